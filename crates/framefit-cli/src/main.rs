@@ -1,0 +1,3 @@
+//! The program `framefit`.
+#![forbid(unsafe_code)]
+fn main() {}

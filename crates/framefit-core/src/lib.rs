@@ -1,0 +1,2 @@
+//! The fold over time.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Text to graph.
+#![forbid(unsafe_code)]
