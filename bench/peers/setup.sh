@@ -1,0 +1,24 @@
+#!/bin/sh
+# Makes the virtual environment bench/peers/.venv with the versions that requirements.txt pins, for the scripts in
+# bench/peers, reference and examples. PyTorch's wheel for Linux brings its CUDA libraries along: about 6 GB on disk,
+# though nothing here needs a GPU. Where PyTorch's own CPU wheels can be reached, naming their index with
+# PIP_EXTRA_INDEX_URL and the version with TORCH (such as torch==2.15.0+cpu) saves most of that.
+set -eu
+cd "$(dirname "$0")"
+
+if [ ! -x .venv/bin/python ]; then
+    "${PYTHON:-python3}" -m venv .venv
+fi
+.venv/bin/python -m pip install --quiet --upgrade "pip>=24"
+if [ -n "${TORCH:-}" ]; then
+    grep -v '^torch==' requirements.txt > .venv/requirements.txt
+    echo "$TORCH" >> .venv/requirements.txt
+else
+    cp requirements.txt .venv/requirements.txt
+fi
+.venv/bin/python -m pip install --quiet --requirement .venv/requirements.txt
+.venv/bin/python - <<'END'
+import numpy, safetensors, sklearn, torch
+
+print(f"torch {torch.__version__}, numpy {numpy.__version__}, scikit-learn {sklearn.__version__}")
+END
