@@ -1,0 +1,159 @@
+//! The ledger: the bytes of a plan by purpose and by layer, at the moment of its peak.
+
+use crate::axes::DType;
+use crate::bytes::Bytes;
+use crate::graph::Graph;
+use crate::schedule::{Schedule, What};
+use serde::Serialize;
+use std::fmt;
+
+/// What bytes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Parameters.
+    Weights,
+    /// Gradients of the parameters.
+    Gradients,
+    /// Moments.
+    OptimizerState,
+    /// Values between layers and their gradients.
+    Activations,
+    /// Scratch of the kernels.
+    Workspace,
+    /// Frames and labels of the micro-batch.
+    Input,
+    /// Decoders, frames decoded ahead, frames kept.
+    DataPipeline,
+    /// The program itself: code, threads, and what writing a checkpoint takes.
+    Runtime,
+    /// Bytes of the arena between buffers at the moment of the peak.
+    Unused,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Purpose::Weights => "weights",
+            Purpose::Gradients => "gradients",
+            Purpose::OptimizerState => "optimizer state",
+            Purpose::Activations => "activations",
+            Purpose::Workspace => "workspace",
+            Purpose::Input => "input",
+            Purpose::DataPipeline => "data pipeline",
+            Purpose::Runtime => "runtime",
+            Purpose::Unused => "unused",
+        })
+    }
+}
+
+/// One line of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// What for.
+    pub purpose: Purpose,
+    /// Whose bytes, such as `conv1` or `conv1.weight`.
+    pub name: String,
+    /// How many.
+    pub bytes: Bytes,
+    /// Element type, where it is a tensor.
+    pub dtype: Option<DType>,
+}
+
+/// What lies outside the arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fixed {
+    /// The program: code, threads' stacks, allocator.
+    pub runtime: Bytes,
+    /// Copying one tensor at a time while a checkpoint is read or written.
+    pub saving: Bytes,
+    /// All that decoding may hold.
+    pub data_pipeline: Bytes,
+}
+
+/// The bytes of a plan at its peak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ledger {
+    /// Lines, by purpose, then in the order of the model.
+    pub rows: Vec<Row>,
+    /// Their sum: the planned peak of resident memory.
+    pub peak: Bytes,
+    /// The step in which most of the arena is in use.
+    pub moment: String,
+}
+
+impl Ledger {
+    /// Sums up a packed schedule and what lies outside the arena.
+    pub fn of(graph: &Graph, schedule: &Schedule, arena: usize, fixed: &Fixed) -> Self {
+        let lifetimes = schedule.lifetimes();
+        let live = |step: usize| {
+            lifetimes.iter().enumerate().filter(move |(_, l)| l.first <= step && step <= l.last && l.bytes > 0)
+        };
+        let peak_step = schedule
+            .steps()
+            .enumerate()
+            .map(|(index, _)| (live(index).map(|(_, l)| l.bytes).sum::<usize>(), index))
+            .max_by_key(|&(bytes, index)| (bytes, std::cmp::Reverse(index)))
+            .map_or(0, |(_, index)| index);
+        let mut rows: Vec<Row> = live(peak_step)
+            .map(|(index, life)| {
+                let buffer = &schedule.buffers[index];
+                let (purpose, name) = describe(graph, buffer.what);
+                Row { purpose, name, bytes: Bytes(life.bytes as u64), dtype: Some(buffer.dtype) }
+            })
+            .collect();
+        let used: u64 = rows.iter().map(|r| r.bytes.0).sum();
+        let fixed_rows = [
+            (Purpose::DataPipeline, "decoders and frames", fixed.data_pipeline.0),
+            (Purpose::Runtime, "program and threads", fixed.runtime.0),
+            (Purpose::Runtime, "reading and writing checkpoints", fixed.saving.0),
+            (Purpose::Unused, "between buffers", (arena as u64).saturating_sub(used)),
+        ];
+        for (purpose, name, bytes) in fixed_rows {
+            if bytes > 0 {
+                rows.push(Row { purpose, name: name.to_owned(), bytes: Bytes(bytes), dtype: None });
+            }
+        }
+        rows.sort_by_key(|r| r.purpose);
+        let peak = Bytes(rows.iter().map(|r| r.bytes.0).sum());
+        let moment = schedule.steps().nth(peak_step).map_or_else(String::new, |s| s.describe(graph));
+        Self { rows, peak, moment }
+    }
+
+    /// Bytes by purpose, in the order of [`Purpose`]; purposes without bytes are left out.
+    pub fn by_purpose(&self) -> Vec<(Purpose, Bytes)> {
+        let mut sums: Vec<(Purpose, Bytes)> = Vec::new();
+        for row in &self.rows {
+            match sums.last_mut() {
+                Some((purpose, sum)) if *purpose == row.purpose => sum.0 += row.bytes.0,
+                _ => sums.push((row.purpose, row.bytes)),
+            }
+        }
+        sums
+    }
+
+    /// Bytes for one purpose.
+    pub fn total(&self, purpose: Purpose) -> Bytes {
+        Bytes(self.rows.iter().filter(|r| r.purpose == purpose).map(|r| r.bytes.0).sum())
+    }
+}
+
+fn describe(graph: &Graph, what: What) -> (Purpose, String) {
+    let param = |p: crate::graph::ParamId| graph.param(p).name.clone();
+    let value = |v: crate::graph::ValueId| {
+        graph.values[v.0].made_by.map_or_else(|| "frames".to_owned(), |n| graph.node(n).name.clone())
+    };
+    match what {
+        What::Weight(p) => (Purpose::Weights, param(p)),
+        What::ClassWeights => (Purpose::Weights, "class weights".to_owned()),
+        What::Gradient(p) => (Purpose::Gradients, param(p)),
+        What::FirstMoment(p) => (Purpose::OptimizerState, format!("{}, first moment", param(p))),
+        What::SecondMoment(p) => (Purpose::OptimizerState, format!("{}, second moment", param(p))),
+        What::Value(v) => (Purpose::Activations, value(v)),
+        What::ValueGradient(v) => (Purpose::Activations, format!("{}, gradient", value(v))),
+        What::Workspace(n) => (Purpose::Workspace, graph.node(n).name.clone()),
+        What::Frames => (Purpose::Input, "frames as decoded".to_owned()),
+        What::Labels => (Purpose::Input, "labels".to_owned()),
+        What::ClipLosses => (Purpose::Input, "losses".to_owned()),
+    }
+}
