@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 SEEDS = range(20)
-CHANNELS, WIDTHS, HIDDEN, CLASSES = 3, (16, 32), 512, 5
+CHANNELS, WIDTHS, HIDDEN, CLASSES = 3, (32, 64), 512, 20
 FOLDER = Path(__file__).parent
 
 
@@ -61,7 +61,8 @@ def main():
     }
     model = {"channels": CHANNELS, "widths": WIDTHS, "hidden": HIDDEN, "classes": CLASSES, "kernel": [3, 3, 3]}
     lines = ",\n".join("    " + json.dumps(row) for row in rows)
-    text = f'{{\n  "made_by": {json.dumps(made_by)},\n  "model": {json.dumps(model)},\n  "parameters": [\n{lines}\n  ]\n}}\n'
+    head = f'  "made_by": {json.dumps(made_by)},\n  "model": {json.dumps(model)},\n'
+    text = f'{{\n{head}  "parameters": [\n{lines}\n  ]\n}}\n'
     (FOLDER / "initialisation.json").write_text(text)
 
 

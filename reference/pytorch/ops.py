@@ -66,7 +66,11 @@ def add_conv3d(
     if bias:
         inputs["bias"] = random(leave)
     described = dict(in_channels=arrive, out_channels=leave, kernel=kernel, bias=bias, **attributes)
-    cases.layer(f"conv3d_{name}", "conv3d", described, lambda **given: functional.conv3d(**given, **attributes), **inputs)
+
+    def convolve(**given):
+        return functional.conv3d(**given, **attributes)
+
+    cases.layer(f"conv3d_{name}", "conv3d", described, convolve, **inputs)
 
 
 def add_max_pool3d(cases, name, x, kernel, stride, padding=(0, 0, 0)):
