@@ -1,0 +1,104 @@
+//! Decoding ahead of training, in a given order, in a fixed set of buffers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use super::clip::ClipRef;
+use super::dataset::{ClipReader, Dataset, Done};
+use super::error::DataError;
+
+/// Buffers of a loader: one with the user, the others decoded ahead.
+pub(crate) const fn buffers(ahead: usize) -> usize {
+    if ahead == 0 { 2 } else { ahead + 1 }
+}
+
+type Loaded = (ClipRef, Box<[u8]>);
+
+/// Hands out clips in order while a thread decodes the next ones.
+///
+/// All buffers are made at the start and go round. Dropping the loader stops the thread after the frame it is at.
+pub struct Loader {
+    stop: Arc<AtomicBool>,
+    /// `None` once the loader stops.
+    ready: Option<Receiver<Result<Loaded, DataError>>>,
+    free: Option<SyncSender<Box<[u8]>>>,
+    current: Option<Loaded>,
+    /// Clips not yet handed out; 0 after an error.
+    left: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A clip in a buffer that goes back to the loader when the next clip is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadedClip<'a> {
+    /// Which clip.
+    pub clip: ClipRef,
+    /// Its frames, `[T][H][W][C]`.
+    pub frames: &'a [u8],
+}
+
+impl Loader {
+    /// Starts to decode `order`, `ahead` clips ahead (at least 1).
+    pub fn new(dataset: &Arc<Dataset>, order: Vec<ClipRef>, ahead: usize) -> Result<Self, DataError> {
+        let count = buffers(ahead);
+        let (give, ready) = sync_channel(count);
+        let (free, take) = sync_channel(count);
+        for _ in 0..count {
+            // There is room for all of them, and `take` is alive.
+            let _ = free.send(vec![0; dataset.shape().bytes()].into_boxed_slice());
+        }
+        let left = order.len();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (dataset, stopped) = (dataset.clone(), stop.clone());
+        let work = move || {
+            let stop = || stopped.load(Ordering::Relaxed);
+            let mut reader = ClipReader::new(&dataset);
+            for clip in order {
+                let Ok(mut buffer) = take.recv() else { return };
+                let result = match reader.read(&clip, &mut buffer, &stop) {
+                    Ok(Done::Whole) => Ok((clip, buffer)),
+                    Ok(Done::Stopped) => return,
+                    Err(error) => Err(error),
+                };
+                let failed = result.is_err();
+                if give.send(result).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("framefit-decode".into())
+            .spawn(work)
+            .map_err(|cause| DataError::Thread { cause })?;
+        Ok(Self { stop, ready: Some(ready), free: Some(free), current: None, left, thread: Some(thread) })
+    }
+
+    /// The next clip of the order; `None` after the last one, and after an error.
+    #[allow(clippy::should_implement_trait, reason = "the clip borrows the loader")]
+    pub fn next(&mut self) -> Result<Option<LoadedClip<'_>>, DataError> {
+        if let (Some((_, buffer)), Some(free)) = (self.current.take(), &self.free) {
+            // The thread may have ended; then the buffer is not needed any more.
+            let _ = free.send(buffer);
+        }
+        let Some(ready) = self.ready.as_ref().filter(|_| self.left > 0) else { return Ok(None) };
+        let left = std::mem::take(&mut self.left);
+        let loaded = ready.recv().map_err(|_| DataError::Stopped { left })??;
+        self.left = left - 1;
+        let (clip, frames) = self.current.insert(loaded);
+        Ok(Some(LoadedClip { clip: *clip, frames }))
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the thread where it waits for a buffer or for room.
+        self.free = None;
+        self.ready = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

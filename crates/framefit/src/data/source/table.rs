@@ -1,0 +1,715 @@
+//! Where the samples of an MP4's video track lie, and in which order they are shown.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use super::boxes::{Boxes, Fields, Header, child};
+use super::{MAX_FRAMES, SourceError};
+
+/// One coded picture.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) offset: u64,
+    pub(super) size: u32,
+    /// Marked as decodable by itself.
+    pub(super) sync: bool,
+}
+
+/// How decoded rows and columns turn into shown ones: shown x runs along `x_from`, and so on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Orientation {
+    /// Shown rows are decoded columns.
+    pub(super) transpose: bool,
+    /// Shown columns run against the decoded axis they follow.
+    pub(super) mirror_x: bool,
+    /// Shown rows run against the decoded axis they follow.
+    pub(super) mirror_y: bool,
+}
+
+/// Colour description of the container, used where the video stream has none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ContainerColour {
+    pub(super) matrix: u8,
+    pub(super) full_range: bool,
+}
+
+/// The first video track of a file.
+pub(super) struct Track {
+    /// In decoding order.
+    pub(super) samples: Vec<Sample>,
+    /// Frame number → index into `samples`.
+    pub(super) shown: Vec<u32>,
+    /// Content of the `avcC` box.
+    pub(super) config: Vec<u8>,
+    pub(super) orientation: Orientation,
+    pub(super) colour: ContainerColour,
+    /// Most samples that precede a frame in decoding order and follow it in presentation order.
+    pub(super) reorder: usize,
+    pub(super) largest_sample: u32,
+}
+
+/// Largest index (`moov`, `moof`) that is read.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
+/// Most boxes at the top level of a file: one in three is a fragment's.
+const MAX_BOXES: u64 = 3 * MAX_FRAMES;
+
+impl Track {
+    /// Reads the index of a file, seeking over its media data.
+    pub(super) fn read(path: &Path, file: &mut File) -> Result<Self, SourceError> {
+        let io = |cause| SourceError::Io { path: path.into(), cause };
+        let length = file.seek(SeekFrom::End(0)).map_err(io)?;
+        let mut building: Option<Building> = None;
+        let mut at = 0u64;
+        let mut cut = None;
+        for _ in 0..MAX_BOXES {
+            if at >= length {
+                break;
+            }
+            let start = content(file, at, 16.min(length - at)).map_err(io)?;
+            let Some(header) = Header::parse(&start) else {
+                cut = Some(at);
+                break;
+            };
+            let end = if header.size == 0 { length } else { at.saturating_add(header.size) };
+            let size = end.saturating_sub(at + header.header);
+            if matches!(&header.kind, b"moov" | b"moof") {
+                if end > length {
+                    let missing = format!("its index needs {} bytes more", end - length);
+                    return Err(SourceError::Truncated { path: path.into(), missing });
+                }
+                if size > MAX_INDEX_BYTES {
+                    let (what, limit) = ("the size of the index in bytes", MAX_INDEX_BYTES);
+                    return Err(SourceError::Limit { path: path.into(), what, got: size, limit });
+                }
+                let content = content(file, at + header.header, size).map_err(io)?;
+                match (&mut building, &header.kind) {
+                    (None, b"moov") => building = Some(Building::from_movie(path, &content, length)?),
+                    (Some(building), b"moof") => building.add_fragment(path, &content, at, length)?,
+                    (None | Some(_), _) => {}
+                }
+            } else if end > length {
+                cut = Some(at);
+                break;
+            }
+            at = end;
+        }
+        match building {
+            Some(building) => building.finish(path, length, cut.is_some()),
+            None => Err(SourceError::Truncated {
+                path: path.into(),
+                missing: format!(
+                    "no index (moov box) in its {length} bytes; it is written last, so the file was cut off or its recording was not closed"
+                ),
+            }),
+        }
+    }
+}
+
+fn content(file: &mut File, at: u64, size: u64) -> std::io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(at))?;
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    file.take(size).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A track while its samples are collected.
+struct Building {
+    id: u32,
+    /// Units per second of the movie and of the track.
+    movie_scale: u32,
+    scale: u32,
+    edits: Vec<Edit>,
+    config: Vec<u8>,
+    orientation: Orientation,
+    colour: ContainerColour,
+    samples: Vec<Sample>,
+    /// Presentation time of each sample, in units of the track.
+    times: Vec<i64>,
+    next_time: i64,
+    defaults: Defaults,
+}
+
+/// What a fragment's samples have unless they say otherwise.
+#[derive(Clone, Copy, Default)]
+struct Defaults {
+    duration: u32,
+    size: u32,
+    flags: u32,
+}
+
+/// A stretch of the track that is shown.
+struct Edit {
+    start: i64,
+    /// In units of the movie; 0 is "to the end".
+    duration: u64,
+}
+
+fn damaged(path: &Path, what: impl Into<String>) -> SourceError {
+    SourceError::Index { path: path.into(), what: what.into() }
+}
+
+impl Building {
+    fn from_movie(path: &Path, movie: &[u8], length: u64) -> Result<Self, SourceError> {
+        let (movie_scale, movie_matrix) = child(movie, b"mvhd").and_then(movie_header).unwrap_or((0, IDENTITY));
+        let mut handlers = Vec::new();
+        for (kind, track) in Boxes(movie) {
+            if &kind != b"trak" {
+                continue;
+            }
+            let handler = child(track, b"mdia")
+                .and_then(|media| child(media, b"hdlr"))
+                .and_then(|handler| handler.get(8..12))
+                .unwrap_or_default();
+            if handler == b"vide" {
+                let extends = child(movie, b"mvex");
+                return Self::from_track(path, track, movie_scale, movie_matrix, extends, length);
+            }
+            handlers.push(handler);
+        }
+        let found = match handlers.as_slice() {
+            [] => "the file has no tracks at all",
+            [one] if *one == b"soun" => "its one track is sound",
+            all if all.iter().all(|handler| *handler == b"soun") => "its tracks are sound",
+            _ => "its tracks are sound, text or data",
+        };
+        Err(SourceError::NoVideo { path: path.into(), found })
+    }
+
+    fn from_track(
+        path: &Path,
+        track: &[u8],
+        movie_scale: u32,
+        movie_matrix: Matrix,
+        extends: Option<&[u8]>,
+        length: u64,
+    ) -> Result<Self, SourceError> {
+        let lacks = |what: &str| damaged(path, format!("the video track lacks its `{what}` box"));
+        let (id, matrix) = child(track, b"tkhd").and_then(track_header).ok_or_else(|| lacks("tkhd"))?;
+        let media = child(track, b"mdia").ok_or_else(|| lacks("mdia"))?;
+        let scale = child(media, b"mdhd").and_then(media_header).ok_or_else(|| lacks("mdhd"))?;
+        let tables = child(media, b"minf").and_then(|minf| child(minf, b"stbl")).ok_or_else(|| lacks("minf/stbl"))?;
+        let description = child(tables, b"stsd").ok_or_else(|| lacks("stsd"))?;
+        let (config, colour) = describe(path, description)?;
+        let edits = child(track, b"edts").and_then(|edits| child(edits, b"elst")).and_then(edit_list);
+        let orientation = orientation(matrix, movie_matrix).ok_or_else(|| SourceError::Feature {
+            path: path.into(),
+            feature: "a rotation that is not a multiple of 90 degrees".into(),
+        })?;
+        let mut building = Self {
+            id,
+            movie_scale,
+            scale,
+            edits: edits.unwrap_or_default(),
+            config,
+            orientation,
+            colour,
+            samples: Vec::new(),
+            times: Vec::new(),
+            next_time: 0,
+            defaults: extends.and_then(|extends| track_extends(extends, id)).unwrap_or_default(),
+        };
+        building.add_tables(path, tables, length)?;
+        Ok(building)
+    }
+
+    /// Samples of the sample table (`stbl`).
+    fn add_tables(&mut self, path: &Path, tables: &[u8], length: u64) -> Result<(), SourceError> {
+        let sizes = match (child(tables, b"stsz"), child(tables, b"stz2")) {
+            (Some(table), _) => Sizes::full(table),
+            (None, Some(table)) => Sizes::compact(table),
+            (None, None) => None,
+        }
+        .ok_or_else(|| damaged(path, "its table of frame sizes (stsz) is missing or too short"))?;
+        let count = sizes.count();
+        check_count(path, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if let Sizes::Same { size, count } = sizes
+            && u64::from(size) * u64::from(count) > length
+        {
+            let missing = format!("{count} frames of {size} bytes do not fit into {length} bytes");
+            return Err(SourceError::Truncated { path: path.into(), missing });
+        }
+        let mut places = Places::new(tables)
+            .ok_or_else(|| damaged(path, "its tables of places (stsc, stco) are missing or too short"))?;
+        let mut durations = Runs::new(child(tables, b"stts"));
+        let mut shifts = Runs::new(child(tables, b"ctts"));
+        let mut syncs = child(tables, b"stss").and_then(entries::<4>).map(|entries| entries.iter().peekable());
+        let count = count as usize;
+        self.samples.reserve_exact(count);
+        self.times.reserve_exact(count);
+        for i in 0..count {
+            let size = sizes.get(i).unwrap_or(0);
+            let offset = places.next(size).ok_or_else(|| {
+                damaged(path, format!("it lists {count} frames, but says only where {i} of them are"))
+            })?;
+            let number = i as u32 + 1;
+            let sync = match &mut syncs {
+                None => true,
+                Some(entries) => {
+                    while entries.next_if(|entry| u32::from_be_bytes(**entry) < number).is_some() {}
+                    entries.next_if(|entry| u32::from_be_bytes(**entry) == number).is_some()
+                }
+            };
+            self.samples.push(Sample { offset, size, sync });
+            // Version 0 of the table of shifts is unsigned by the standard, signed in practice.
+            let shift = shifts.next().unwrap_or(0) as i32;
+            self.times.push(self.next_time.saturating_add(shift.into()));
+            self.next_time = self.next_time.saturating_add(durations.next().unwrap_or(1).into());
+        }
+        Ok(())
+    }
+
+    /// Samples of one movie fragment (`moof`) that begins at byte `at`.
+    fn add_fragment(&mut self, path: &Path, fragment: &[u8], at: u64, length: u64) -> Result<(), SourceError> {
+        let short = || damaged(path, "a fragment of it is too short");
+        let mut data_end = at;
+        for (kind, track) in Boxes(fragment) {
+            if &kind != b"traf" {
+                continue;
+            }
+            let header = child(track, b"tfhd").ok_or_else(short)?;
+            let (id, base, defaults) = fragment_header(header, self.defaults).ok_or_else(short)?;
+            let based_on_fragment = header.get(1).is_some_and(|flags| flags & 0x02 != 0);
+            let base = base.unwrap_or(if based_on_fragment { at } else { data_end });
+            if let Some(time) = child(track, b"tfdt").and_then(fragment_time)
+                && id == self.id
+            {
+                self.next_time = time;
+            }
+            let mut next = base;
+            for (_, run) in Boxes(track).filter(|(kind, _)| kind == b"trun") {
+                next = self.add_run(path, run, (id, base, next), defaults, length)?;
+            }
+            data_end = next;
+        }
+        Ok(())
+    }
+
+    /// Samples of one run (`trun`); those of other tracks are only passed over. Returns where its data ends.
+    fn add_run(
+        &mut self,
+        path: &Path,
+        run: &[u8],
+        (id, base, next): (u32, u64, u64),
+        defaults: Defaults,
+        length: u64,
+    ) -> Result<u64, SourceError> {
+        let short = || damaged(path, "a run of frames in a fragment is too short");
+        let mut fields = Fields(run);
+        let (_, flags) = fields.version().ok_or_else(short)?;
+        let count = fields.u32().ok_or_else(short)?;
+        let mut at = match flags & 0x1 {
+            0 => next,
+            _ => base.saturating_add_signed(fields.i32().ok_or_else(short)?.into()),
+        };
+        let first_flags = if flags & 0x4 != 0 { Some(fields.u32().ok_or_else(short)?) } else { None };
+        let entry = 4 * (flags & 0xF00).count_ones() as u64;
+        let implied = if flags & 0x200 == 0 { u64::from(defaults.size) } else { 0 };
+        if u64::from(count) * entry > fields.0.len() as u64 || u64::from(count) * implied > length {
+            return Err(short());
+        }
+        if entry == 0 && implied == 0 {
+            return Ok(at);
+        }
+        check_count(path, self.samples.len() as u64 + u64::from(count))?;
+        for i in 0..count {
+            let mut field = |bit: u32, default: u32| if flags & bit == 0 { Some(default) } else { fields.u32() };
+            let duration = field(0x100, defaults.duration).ok_or_else(short)?;
+            let size = field(0x200, defaults.size).ok_or_else(short)?;
+            let implied = first_flags.filter(|_| i == 0).unwrap_or(defaults.flags);
+            let sample_flags = field(0x400, implied).ok_or_else(short)?;
+            let shift = field(0x800, 0).ok_or_else(short)? as i32;
+            if id == self.id {
+                self.samples.push(Sample { offset: at, size, sync: sample_flags & 0x1_0000 == 0 });
+                self.times.push(self.next_time.saturating_add(shift.into()));
+                self.next_time = self.next_time.saturating_add(duration.into());
+            }
+            at = at.saturating_add(size.into());
+        }
+        Ok(at)
+    }
+
+    fn finish(self, path: &Path, length: u64, cut: bool) -> Result<Track, SourceError> {
+        let listed = self.samples.iter().filter(|sample| sample.size > 0).count();
+        if listed == 0 {
+            let path = path.into();
+            return Err(if cut {
+                SourceError::Truncated { path, missing: "its index lists no frame yet".into() }
+            } else {
+                SourceError::NoVideo { path, found: "its video track has no frames" }
+            });
+        }
+        let inside = |sample: &Sample| sample.offset.saturating_add(sample.size.into()) <= length;
+        let present = self.samples.iter().filter(|sample| sample.size > 0 && inside(sample)).count();
+        if present < listed {
+            let missing = format!("the index lists {listed} frames, but only {present} lie inside its {length} bytes");
+            return Err(SourceError::Truncated { path: path.into(), missing });
+        }
+        let shown = self.presentation(path)?;
+        Ok(Track {
+            reorder: reorder(&shown),
+            largest_sample: self.samples.iter().map(|sample| sample.size).max().unwrap_or(0),
+            samples: self.samples,
+            shown,
+            config: self.config,
+            orientation: self.orientation,
+            colour: self.colour,
+        })
+    }
+
+    /// Samples in the order in which they are shown: by time, inside each edit. Empty samples are no frames.
+    fn presentation(&self, path: &Path) -> Result<Vec<u32>, SourceError> {
+        let mut by_time: Vec<u32> = (0..self.samples.len() as u32).collect();
+        by_time.retain(|i| self.samples.get(*i as usize).is_some_and(|sample| sample.size > 0));
+        let time = |i: u32| self.times.get(i as usize).copied().unwrap_or(i64::MAX);
+        by_time.sort_by_key(|i| (time(*i), *i));
+        if self.edits.is_empty() {
+            return Ok(by_time);
+        }
+        let mut shown = Vec::with_capacity(by_time.len());
+        for edit in &self.edits {
+            let end = match (edit.duration, self.movie_scale) {
+                (0, _) | (_, 0) => i64::MAX,
+                (duration, movie) => {
+                    let (movie, track) = (u128::from(movie), u128::from(self.scale));
+                    let units = (u128::from(duration) * track + movie / 2) / movie;
+                    edit.start.saturating_add(i64::try_from(units).unwrap_or(i64::MAX))
+                }
+            };
+            let from = by_time.partition_point(|i| time(*i) < edit.start);
+            let to = by_time.partition_point(|i| time(*i) < end);
+            check_count(path, (shown.len() + to.saturating_sub(from)) as u64)?;
+            shown.extend_from_slice(by_time.get(from..to).unwrap_or_default());
+        }
+        if shown.is_empty() {
+            let listed = by_time.len();
+            return Err(damaged(path, format!("its edit list shows none of its {listed} frames")));
+        }
+        Ok(shown)
+    }
+}
+
+fn check_count(path: &Path, got: u64) -> Result<(), SourceError> {
+    let what = "the number of frames";
+    let limit = MAX_FRAMES;
+    if got <= limit { Ok(()) } else { Err(SourceError::Limit { path: path.into(), what, got, limit }) }
+}
+
+/// Most samples decoded before a frame that are shown after it: what a reader in presentation order has to hold.
+fn reorder(shown: &[u32]) -> usize {
+    // Frames shown up to now occupy `shown` places; by the time the last of them is decoded, `highest + 1` samples
+    // have been.
+    let mut highest = 0u32;
+    let mut most = 0usize;
+    let first = shown.iter().min().copied().unwrap_or(0);
+    for (place, sample) in shown.iter().enumerate() {
+        highest = highest.max(*sample);
+        most = most.max(((highest - first) as usize + 1).saturating_sub(place + 1));
+    }
+    most
+}
+
+/// The upper left 2×2 of a transformation matrix, rows first.
+type Matrix = [i64; 4];
+const IDENTITY: Matrix = [1, 0, 0, 1];
+
+fn matrix(fields: &mut Fields<'_>) -> Option<Matrix> {
+    let (a, b) = (fields.i32()?, fields.i32()?);
+    fields.skip(4)?;
+    let (c, d) = (fields.i32()?, fields.i32()?);
+    fields.skip(16)?;
+    Some([a.into(), b.into(), c.into(), d.into()])
+}
+
+fn movie_header(content: &[u8]) -> Option<(u32, Matrix)> {
+    let mut fields = Fields(content);
+    let wide = fields.version()?.0 == 1;
+    fields.skip(if wide { 16 } else { 8 })?;
+    let scale = fields.u32()?;
+    fields.sized(wide)?;
+    fields.skip(4 + 2 + 2 + 8)?;
+    Some((scale, matrix(&mut fields)?))
+}
+
+fn track_header(content: &[u8]) -> Option<(u32, Matrix)> {
+    let mut fields = Fields(content);
+    let wide = fields.version()?.0 == 1;
+    fields.skip(if wide { 16 } else { 8 })?;
+    let id = fields.u32()?;
+    fields.skip(4)?;
+    fields.sized(wide)?;
+    fields.skip(8 + 2 + 2 + 2 + 2)?;
+    Some((id, matrix(&mut fields)?))
+}
+
+fn media_header(content: &[u8]) -> Option<u32> {
+    let mut fields = Fields(content);
+    let wide = fields.version()?.0 == 1;
+    fields.skip(if wide { 16 } else { 8 })?;
+    fields.u32()
+}
+
+fn track_extends(extends: &[u8], id: u32) -> Option<Defaults> {
+    Boxes(extends).filter(|(kind, _)| kind == b"trex").find_map(|(_, content)| {
+        let mut fields = Fields(content);
+        fields.version()?;
+        let (found, _description) = (fields.u32()?, fields.u32()?);
+        let defaults = Defaults { duration: fields.u32()?, size: fields.u32()?, flags: fields.u32()? };
+        (found == id).then_some(defaults)
+    })
+}
+
+fn fragment_header(content: &[u8], mut defaults: Defaults) -> Option<(u32, Option<u64>, Defaults)> {
+    let mut fields = Fields(content);
+    let (_, flags) = fields.version()?;
+    let id = fields.u32()?;
+    let base = if flags & 0x01 != 0 { Some(fields.u64()?) } else { None };
+    if flags & 0x02 != 0 {
+        fields.skip(4)?;
+    }
+    for (bit, value) in [(0x08, &mut defaults.duration), (0x10, &mut defaults.size), (0x20, &mut defaults.flags)] {
+        if flags & bit != 0 {
+            *value = fields.u32()?;
+        }
+    }
+    Some((id, base, defaults))
+}
+
+fn fragment_time(content: &[u8]) -> Option<i64> {
+    let mut fields = Fields(content);
+    let wide = fields.version()?.0 == 1;
+    i64::try_from(fields.sized(wide)?).ok()
+}
+
+/// Edits that show something; those that only delay are passed over.
+fn edit_list(content: &[u8]) -> Option<Vec<Edit>> {
+    let mut fields = Fields(content);
+    let wide = fields.version()?.0 == 1;
+    let count = fields.u32()?;
+    let mut edits = Vec::new();
+    for _ in 0..count {
+        let Some(duration) = fields.sized(wide) else { break };
+        let start = if wide { fields.u64().map(|start| start as i64) } else { fields.i32().map(i64::from) };
+        let Some(start) = start else { break };
+        fields.skip(4)?;
+        if start >= 0 {
+            edits.push(Edit { start, duration });
+        }
+    }
+    Some(edits)
+}
+
+/// The orientation that two matrices, applied one after the other, give; `None` if it is no multiple of 90 degrees.
+fn orientation(track: Matrix, movie: Matrix) -> Option<Orientation> {
+    // Only directions matter, and products of 16.16 numbers must not overflow.
+    let signs = |matrix: Matrix| match matrix {
+        [0, 0, 0, 0] => IDENTITY,
+        [a, b, c, d] => {
+            let largest = a.abs().max(b.abs()).max(c.abs()).max(d.abs());
+            [a, b, c, d].map(|entry| if entry.abs() * 1024 < largest { 0 } else { entry.signum() })
+        }
+    };
+    let ([a, b, c, d], [e, f, g, h]) = (signs(track), signs(movie));
+    // A decoded point (x, y) is shown at (a·x + c·y, b·x + d·y).
+    match [a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h] {
+        [x, 0, 0, y] if x != 0 && y != 0 => Some(Orientation { transpose: false, mirror_x: x < 0, mirror_y: y < 0 }),
+        [0, y, x, 0] if x != 0 && y != 0 => Some(Orientation { transpose: true, mirror_x: x < 0, mirror_y: y < 0 }),
+        _ => None,
+    }
+}
+
+/// Decoder configuration and colour of the first sample description.
+fn describe(path: &Path, description: &[u8]) -> Result<(Vec<u8>, ContainerColour), SourceError> {
+    let entry = description.get(8..).and_then(|entries| Boxes(entries).next());
+    let Some((kind, entry)) = entry else {
+        return Err(damaged(path, "its video track does not say how it is coded"));
+    };
+    if !matches!(&kind, b"avc1" | b"avc2" | b"avc3" | b"avc4") {
+        return Err(SourceError::Codec { path: path.into(), codec: codec(kind) });
+    }
+    const VISUAL_SAMPLE_ENTRY: usize = 78;
+    let inner = entry.get(VISUAL_SAMPLE_ENTRY..).unwrap_or_default();
+    let config = child(inner, b"avcC").ok_or_else(|| damaged(path, "its H.264 track lacks the `avcC` box"))?;
+    let colour = child(inner, b"colr").and_then(|colour| {
+        let mut fields = Fields(colour);
+        let kind = fields.bytes(4)?;
+        fields.skip(4)?;
+        let matrix = u8::try_from(fields.u16()?).unwrap_or(2);
+        let full_range = kind == b"nclx" && fields.u8().is_some_and(|flags| flags & 0x80 != 0);
+        matches!(kind, b"nclx" | b"nclc").then_some(ContainerColour { matrix, full_range })
+    });
+    Ok((config.to_vec(), colour.unwrap_or(ContainerColour { matrix: 2, full_range: false })))
+}
+
+/// The name of a codec by the type of its sample entry.
+fn codec(kind: [u8; 4]) -> String {
+    let code = String::from_utf8_lossy(&kind).into_owned();
+    let code = code.trim().escape_default();
+    let name = match &kind {
+        b"hvc1" | b"hev1" | b"dvh1" | b"dvhe" => "HEVC (H.265)",
+        b"vvc1" | b"vvi1" => "VVC (H.266)",
+        b"av01" => "AV1",
+        b"vp08" => "VP8",
+        b"vp09" => "VP9",
+        b"mp4v" => "MPEG-4 part 2 or another old MPEG codec",
+        b"apch" | b"apcn" | b"apcs" | b"apco" | b"ap4h" | b"ap4x" => "Apple ProRes",
+        b"jpeg" | b"mjpa" | b"mjpb" => "Motion JPEG",
+        b"encv" => "encrypted",
+        b"s263" | b"h263" => "H.263",
+        _ => return format!("`{code}`"),
+    };
+    format!("{name} (`{code}`)")
+}
+
+/// The entries of a full box that holds a count and then entries of N bytes; a short table gives what is there.
+fn entries<const N: usize>(content: &[u8]) -> Option<&[[u8; N]]> {
+    let mut fields = Fields(content);
+    fields.version()?;
+    let count = fields.u32()? as usize;
+    let (entries, _) = fields.0.as_chunks::<N>();
+    Some(entries.get(..count).unwrap_or(entries))
+}
+
+/// Two fields of an eight-byte entry.
+fn pair(entry: &[u8; 8]) -> (u32, u32) {
+    let word = u64::from_be_bytes(*entry);
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Values in runs: `count` times `value`.
+struct Runs<'a> {
+    entries: std::slice::Iter<'a, [u8; 8]>,
+    left: u32,
+    value: u32,
+}
+
+impl<'a> Runs<'a> {
+    fn new(content: Option<&'a [u8]>) -> Self {
+        Self { entries: content.and_then(entries::<8>).unwrap_or_default().iter(), left: 0, value: 0 }
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        while self.left == 0 {
+            (self.left, self.value) = pair(self.entries.next()?);
+        }
+        self.left -= 1;
+        Some(self.value)
+    }
+}
+
+enum Sizes<'a> {
+    Same {
+        size: u32,
+        count: u32,
+    },
+    Each(&'a [[u8; 4]]),
+    /// Entries of `bits` bits.
+    Packed {
+        bits: u8,
+        count: u32,
+        bytes: &'a [u8],
+    },
+}
+
+impl<'a> Sizes<'a> {
+    fn full(content: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(content);
+        fields.version()?;
+        let (size, count) = (fields.u32()?, fields.u32()?);
+        if size != 0 {
+            return Some(Self::Same { size, count });
+        }
+        let (entries, _) = fields.0.as_chunks::<4>();
+        entries.get(..count as usize).map(Self::Each)
+    }
+
+    fn compact(content: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(content);
+        fields.version()?;
+        let bits = (fields.u32()? & 0xFF) as u8;
+        let count = fields.u32()?;
+        let whole =
+            matches!(bits, 4 | 8 | 16) && (u64::from(count) * u64::from(bits)).div_ceil(8) <= fields.0.len() as u64;
+        whole.then_some(Self::Packed { bits, count, bytes: fields.0 })
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            Self::Same { count, .. } | Self::Packed { count, .. } => (*count).into(),
+            Self::Each(entries) => entries.len() as u64,
+        }
+    }
+
+    fn get(&self, i: usize) -> Option<u32> {
+        match self {
+            Self::Same { size, .. } => Some(*size),
+            Self::Each(entries) => entries.get(i).map(|entry| u32::from_be_bytes(*entry)),
+            Self::Packed { bits: 16, bytes, .. } => {
+                Some((u32::from(*bytes.get(2 * i)?) << 8) | u32::from(*bytes.get(2 * i + 1)?))
+            }
+            Self::Packed { bits: 8, bytes, .. } => bytes.get(i).map(|byte| u32::from(*byte)),
+            Self::Packed { bytes, .. } => {
+                let byte = u32::from(*bytes.get(i / 2)?);
+                Some(if i.is_multiple_of(2) { byte >> 4 } else { byte & 0xF })
+            }
+        }
+    }
+}
+
+/// Walks samples through their chunks.
+struct Places<'a> {
+    /// (first chunk, samples per chunk) of the runs still to come.
+    runs: std::iter::Peekable<std::slice::Iter<'a, [u8; 12]>>,
+    per_chunk: u32,
+    chunks: Chunks<'a>,
+    /// Chunks begun so far.
+    chunk: u32,
+    left: u32,
+    at: u64,
+}
+
+enum Chunks<'a> {
+    Narrow(std::slice::Iter<'a, [u8; 4]>),
+    Wide(std::slice::Iter<'a, [u8; 8]>),
+}
+
+impl<'a> Places<'a> {
+    fn new(tables: &'a [u8]) -> Option<Self> {
+        let runs = child(tables, b"stsc").and_then(entries::<12>)?.iter().peekable();
+        let chunks = match (child(tables, b"stco"), child(tables, b"co64")) {
+            (Some(table), _) => Chunks::Narrow(entries(table)?.iter()),
+            (None, Some(table)) => Chunks::Wide(entries(table)?.iter()),
+            (None, None) => return None,
+        };
+        Some(Self { runs, per_chunk: 0, chunks, chunk: 0, left: 0, at: 0 })
+    }
+
+    /// Where the next sample, of `size` bytes, begins.
+    fn next(&mut self, size: u32) -> Option<u64> {
+        while self.left == 0 {
+            self.at = match &mut self.chunks {
+                Chunks::Narrow(chunks) => u32::from_be_bytes(*chunks.next()?).into(),
+                Chunks::Wide(chunks) => u64::from_be_bytes(*chunks.next()?),
+            };
+            self.chunk += 1;
+            while let Some([a, b, c, d, e, f, g, h, ..]) =
+                self.runs.next_if(|[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]) <= self.chunk)
+            {
+                let _first = [a, b, c, d];
+                self.per_chunk = u32::from_be_bytes([*e, *f, *g, *h]);
+            }
+            self.left = self.per_chunk;
+        }
+        self.left -= 1;
+        let at = self.at;
+        self.at = self.at.saturating_add(size.into());
+        Some(at)
+    }
+}
