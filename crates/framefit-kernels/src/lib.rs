@@ -19,6 +19,8 @@ pub mod arena;
 pub mod conv;
 pub mod frames;
 pub mod isa;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 pub mod linear;
 pub mod loss;
 pub mod mean;

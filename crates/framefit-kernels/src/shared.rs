@@ -34,4 +34,14 @@ impl<'a, T> SharedMut<'a, T> {
         // SAFETY: the range lies in the slice, and the caller keeps parts in use disjoint.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
     }
+
+    /// Elements of the slice.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of the first element. Elements written through it must be disjoint from parts in use.
+    pub(crate) fn start(&self) -> *mut T {
+        self.start
+    }
 }

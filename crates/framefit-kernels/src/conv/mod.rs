@@ -3,15 +3,19 @@
 //! The pointwise (1×1×1), the per-frame (kT = 1) and the depthwise (groups = C) convolution are shapes of
 //! the same kernels.
 
+#[cfg(target_arch = "x86_64")]
+mod axis;
+#[cfg(target_arch = "x86_64")]
+mod dense;
 mod scalar;
 mod shape;
+mod table;
 
 pub use shape::{ConvShape, Dims3, Window};
 pub(crate) use shape::{extent, reads};
+pub(crate) use table::*;
 
-use crate::isa::Isa;
-use crate::real::Real;
-use crate::table::{any, kernel_row, no_scratch};
+use crate::table::kernel_row;
 
 /// What a forward convolution reads and writes.
 #[derive(Debug)]
@@ -73,31 +77,6 @@ kernel_row! {
     /// dw += the correlation of x with dy, db += the sum of dy.
     ConvWeightGradient, ConvShape, ConvWeightGradientArgs
 }
-
-const fn forward_scalar<E: Real>(name: &'static str) -> ConvForward<E> {
-    ConvForward { name, isa: Isa::Scalar, handles: any, scratch: no_scratch, run: scalar::forward }
-}
-
-const fn input_gradient_scalar<E: Real>(name: &'static str) -> ConvInputGradient<E> {
-    ConvInputGradient { name, isa: Isa::Scalar, handles: any, scratch: no_scratch, run: scalar::input_gradient }
-}
-
-const fn weight_gradient_scalar<E: Real>(name: &'static str) -> ConvWeightGradient<E> {
-    ConvWeightGradient { name, isa: Isa::Scalar, handles: any, scratch: no_scratch, run: scalar::weight_gradient }
-}
-
-pub(crate) static FORWARD_F32: &[ConvForward<f32>] = &[forward_scalar("conv_forward_f32__scalar")];
-pub(crate) static FORWARD_F64: &[ConvForward<f64>] = &[forward_scalar("conv_forward_f64__scalar")];
-
-pub(crate) static INPUT_GRADIENT_F32: &[ConvInputGradient<f32>] =
-    &[input_gradient_scalar("conv_input_gradient_f32__scalar")];
-pub(crate) static INPUT_GRADIENT_F64: &[ConvInputGradient<f64>] =
-    &[input_gradient_scalar("conv_input_gradient_f64__scalar")];
-
-pub(crate) static WEIGHT_GRADIENT_F32: &[ConvWeightGradient<f32>] =
-    &[weight_gradient_scalar("conv_weight_gradient_f32__scalar")];
-pub(crate) static WEIGHT_GRADIENT_F64: &[ConvWeightGradient<f64>] =
-    &[weight_gradient_scalar("conv_weight_gradient_f64__scalar")];
 
 impl<E> ConvForwardArgs<'_, E> {
     fn check(&self, shape: &ConvShape, scratch: usize) {
