@@ -1,0 +1,202 @@
+//! Built-in models, with the parameter names and the initialisation of the same model in PyTorch.
+
+use crate::engine::{Element, Engine, EngineError, Tensor};
+use crate::random::SplitMix64;
+use framefit_core::graph::Initial;
+use framefit_core::ops::{Conv3d, Flatten, GlobalAvgPool3d, Linear, MaxPool3d, Relu};
+use framefit_core::{Dims3, Graph, GraphBuilder, Op, Origin, ParamId, Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The built-in models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Convolution blocks, the mean over time and space, two linear layers.
+    Cnn3d,
+    /// The same with depthwise separable convolutions.
+    Cnn3dSeparable,
+    /// Convolution blocks, all their features flattened, two linear layers.
+    Cnn3dFlatten,
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Family; 3] = [Family::Cnn3d, Family::Cnn3dSeparable, Family::Cnn3dFlatten];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Cnn3d => "cnn3d",
+            Family::Cnn3dSeparable => "cnn3d-separable",
+            Family::Cnn3dFlatten => "cnn3d-flatten",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no built-in model has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no model '{name}': use cnn3d, cnn3d-separable or cnn3d-flatten")]
+pub struct UnknownFamily {
+    /// What was given.
+    pub name: String,
+}
+
+impl FromStr for Family {
+    type Err = UnknownFamily;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| UnknownFamily { name: name.to_owned() })
+    }
+}
+
+/// Everything that a built-in model's shape depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    /// Which model.
+    pub family: Family,
+    /// Output channels of each convolution block.
+    pub widths: Vec<usize>,
+    /// Kernel of every convolution; padded so that odd kernels keep the extents.
+    pub kernel: Dims3,
+    /// Kernel and stride of the max pooling after every convolution.
+    pub pool: Dims3,
+    /// Features between the two linear layers.
+    pub hidden: usize,
+    /// T of a clip.
+    pub frames: usize,
+    /// H of a clip.
+    pub height: usize,
+    /// W of a clip.
+    pub width: usize,
+    /// C of a clip.
+    pub channels: usize,
+    /// Classes.
+    pub classes: usize,
+}
+
+impl ModelSpec {
+    /// The extents of a clip.
+    pub fn source(&self) -> Shape {
+        Shape::video(Dims3 { t: self.frames, h: self.height, w: self.width }, self.channels)
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// When a layer does not fit what it receives, such as a pooling after which nothing would be left.
+    pub fn build(&self) -> Result<Graph, ShapeError> {
+        let at = Origin::BuiltIn;
+        let mut b = GraphBuilder::new(self.source());
+        for (i, &width) in self.widths.iter().enumerate() {
+            let n = i + 1;
+            let channels = b.shape().channels;
+            if self.family == Family::Cnn3dSeparable {
+                let depthwise = Conv3d { groups: channels, ..Conv3d::same(channels, channels, self.kernel) };
+                b.layer(&format!("conv{n}.depthwise"), Op::Conv3d(depthwise), &at)?;
+                let pointwise = Conv3d::same(channels, width, Dims3::cube(1));
+                b.layer(&format!("conv{n}.pointwise"), Op::Conv3d(pointwise), &at)?;
+            } else {
+                let conv = Conv3d::same(channels, width, self.kernel);
+                b.layer(&format!("conv{n}"), Op::Conv3d(conv), &at)?;
+            }
+            b.layer(&format!("relu{n}"), Op::Relu(Relu), &at)?;
+            b.layer(&format!("pool{n}"), Op::MaxPool3d(MaxPool3d::tiles(self.pool)), &at)?;
+        }
+        if self.family != Family::Cnn3dFlatten {
+            b.layer("global_avg_pool", Op::GlobalAvgPool3d(GlobalAvgPool3d), &at)?;
+        }
+        b.layer("flatten", Op::Flatten(Flatten), &at)?;
+        let in_features = b.shape().per_clip();
+        b.layer("fc1", Op::Linear(Linear { in_features, out_features: self.hidden, bias: true }), &at)?;
+        b.layer("relu_fc1", Op::Relu(Relu), &at)?;
+        let fc2 = Linear { in_features: self.hidden, out_features: self.classes, bias: true };
+        b.layer("fc2", Op::Linear(fc2), &at)?;
+        b.finish()
+    }
+}
+
+/// Fills every parameter as PyTorch initialises it. The values depend on the seed alone, not on how they are
+/// stored.
+///
+/// # Errors
+/// When the engine's plan does not hold the model's parameters.
+pub fn initialise<E: Element>(engine: &mut Engine<E>, seed: u64) -> Result<(), EngineError> {
+    for index in 0..engine.graph().params.len() {
+        let param = engine.graph().params[index].clone();
+        let mut random = SplitMix64::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index as u64);
+        let Initial::Uniform { fan_in } = param.initial;
+        let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
+        let weight = engine.tensor_mut(Tensor::Weight(ParamId(index)))?;
+        param.stored.each(0, param.len(), |_, stored| {
+            if let Some(slot) = weight.get_mut(stored) {
+                *slot = E::from_f64((2.0 * random.unit() - 1.0) * bound);
+            }
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed_one(family: Family) -> ModelSpec {
+        ModelSpec {
+            family,
+            widths: vec![32, 64],
+            kernel: Dims3::cube(3),
+            pool: Dims3::cube(2),
+            hidden: 512,
+            frames: 60,
+            height: 230,
+            width: 230,
+            channels: 3,
+            classes: 20,
+        }
+    }
+
+    #[test]
+    fn parameter_names_and_sizes_are_those_of_the_module() {
+        let graph = seed_one(Family::Cnn3d).build().unwrap();
+        let names: Vec<&str> = graph.params.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "conv1.weight",
+                "conv1.bias",
+                "conv2.weight",
+                "conv2.bias",
+                "fc1.weight",
+                "fc1.bias",
+                "fc2.weight",
+                "fc2.bias"
+            ]
+        );
+        let by_hand = (32 * 3 * 27 + 32) + (64 * 32 * 27 + 64) + (512 * 64 + 512) + (20 * 512 + 20);
+        assert_eq!(graph.param_count(), by_hand);
+    }
+
+    #[test]
+    fn separable_names_both_halves() {
+        let graph = seed_one(Family::Cnn3dSeparable).build().unwrap();
+        assert_eq!(graph.params[0].name, "conv1.depthwise.weight");
+        assert_eq!(graph.params[0].dims, [3, 1, 3, 3, 3]);
+        assert_eq!(graph.params[2].name, "conv1.pointwise.weight");
+        assert_eq!(graph.params[2].dims, [32, 3, 1, 1, 1]);
+    }
+
+    #[test]
+    fn the_flattened_head_has_the_size_that_the_input_gives() {
+        let graph = seed_one(Family::Cnn3dFlatten).build().unwrap();
+        let fc1 = graph.params.iter().find(|p| p.name == "fc1.weight").unwrap();
+        assert_eq!(fc1.dims, [512, 64 * 15 * 57 * 57]);
+    }
+}
