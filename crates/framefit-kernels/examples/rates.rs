@@ -52,11 +52,19 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Seconds that this thread has run, or the clock's where the system does not say.
+/// Seconds that this thread has run.
+#[cfg(unix)]
+fn processor_seconds(_: Instant) -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Seconds by the clock.
+#[cfg(not(unix))]
 fn processor_seconds(start: Instant) -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|field| field.parse::<f64>().ok());
-    nanoseconds.map_or_else(|| start.elapsed().as_secs_f64(), |ns| ns * 1e-9)
+    start.elapsed().as_secs_f64()
 }
 
 fn rate(flops: u64, pool: &Pool, mut body: impl FnMut()) -> f64 {

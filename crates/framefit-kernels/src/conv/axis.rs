@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use super::ConvShape;
+
 /// The positions `q` in `0..count` and the taps `j` in `0..taps` of one axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
@@ -103,19 +105,45 @@ impl Axis {
             return 0..self.count;
         }
         let reach = ((self.taps - 1) * self.in_dilation) as isize;
-        let count = |bound: isize| {
-            // The number of positions whose tap 0 lies below the bound.
+        self.positions(self.valid_lo, self.valid_hi - reach)
+    }
+
+    /// The positions whose input at tap `j` is valid.
+    pub(super) fn positions_of(&self, j: usize) -> Range<usize> {
+        let offset = (j * self.in_dilation) as isize;
+        self.positions(self.valid_lo - offset, self.valid_hi - offset)
+    }
+
+    /// The positions whose input at tap 0 lies in `lo..hi`.
+    fn positions(&self, lo: isize, hi: isize) -> Range<usize> {
+        let below = |bound: isize| {
             let distance = bound - self.in_first;
             if distance <= 0 { 0 } else { (distance as usize).div_ceil(self.in_step).min(self.count) }
         };
-        let lo = count(self.valid_lo);
-        lo..count(self.valid_hi - reach).max(lo)
+        let first = below(lo);
+        first..below(hi).max(first)
     }
 
     /// The kernel index of tap `j`.
     pub(super) fn tap(&self, j: usize) -> usize {
         (self.tap_first as isize + j as isize * self.tap_step) as usize
     }
+}
+
+/// The numbers of the three axes: time, height, width.
+pub(super) fn numbers(s: &ConvShape) -> [Numbers; 3] {
+    let of = |kernel, stride, padding, dilation| Numbers { kernel, stride, padding, dilation };
+    [
+        of(s.kernel.t, s.stride.t, s.padding.t, s.dilation.t),
+        of(s.kernel.h, s.stride.h, s.padding.h, s.dilation.h),
+        of(s.kernel.w, s.stride.w, s.padding.w, s.dilation.w),
+    ]
+}
+
+/// Every combination of remainders by the strides.
+pub(super) fn phases(s: &ConvShape) -> impl Iterator<Item = [usize; 3]> {
+    let stride = s.stride;
+    (0..stride.volume()).map(move |i| [i / (stride.h * stride.w), i / stride.w % stride.h, i % stride.w])
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -160,6 +188,7 @@ mod tests {
                 let valid = axis.valid_taps(q);
                 assert_eq!(axis.interior().contains(&q), valid == (0..axis.taps), "{axis:?} {q}");
                 for j in valid {
+                    assert!(axis.positions_of(j).contains(&q), "{axis:?} {q} {j}");
                     let o = axis.input(q) + (j * axis.in_dilation) as isize;
                     met.push((axis.out_first + q * axis.out_step, o as usize, axis.tap(j)));
                 }

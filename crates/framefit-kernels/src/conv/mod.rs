@@ -7,6 +7,8 @@
 mod axis;
 #[cfg(target_arch = "x86_64")]
 mod dense;
+#[cfg(target_arch = "x86_64")]
+mod depthwise;
 mod scalar;
 mod shape;
 mod table;

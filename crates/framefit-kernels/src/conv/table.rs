@@ -1,5 +1,7 @@
 //! The tables of the convolutions.
 
+#[cfg(target_arch = "x86_64")]
+use super::depthwise;
 use super::{ConvForward, ConvInputGradient, ConvWeightGradient, scalar};
 use crate::isa::Isa;
 use crate::real::Real;
@@ -33,6 +35,24 @@ macro_rules! vector_row {
 
 pub(crate) static FORWARD_F32: &[ConvForward<f32>] = &[
     #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvForward,
+        "conv_forward_f32__avx512_depthwise",
+        Isa::Avx512,
+        depthwise::handles,
+        depthwise::forward,
+        forward_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvForward,
+        "conv_forward_f32__avx2_depthwise",
+        Isa::Avx2,
+        depthwise::handles,
+        depthwise::forward,
+        forward_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
     vector_row!(ConvForward, "conv_forward_f32__avx512_14x32", Isa::Avx512, any, dense::forward, forward_scratch),
     #[cfg(target_arch = "x86_64")]
     vector_row!(ConvForward, "conv_forward_f32__avx2_6x16", Isa::Avx2, any, dense::forward, forward_scratch),
@@ -41,6 +61,24 @@ pub(crate) static FORWARD_F32: &[ConvForward<f32>] = &[
 pub(crate) static FORWARD_F64: &[ConvForward<f64>] = &[forward_scalar("conv_forward_f64__scalar")];
 
 pub(crate) static INPUT_GRADIENT_F32: &[ConvInputGradient<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvInputGradient,
+        "conv_input_gradient_f32__avx512_depthwise",
+        Isa::Avx512,
+        depthwise::handles,
+        depthwise::input_gradient,
+        input_gradient_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvInputGradient,
+        "conv_input_gradient_f32__avx2_depthwise",
+        Isa::Avx2,
+        depthwise::handles,
+        depthwise::input_gradient,
+        input_gradient_scratch
+    ),
     #[cfg(target_arch = "x86_64")]
     vector_row!(
         ConvInputGradient,
@@ -65,6 +103,24 @@ pub(crate) static INPUT_GRADIENT_F64: &[ConvInputGradient<f64>] =
     &[input_gradient_scalar("conv_input_gradient_f64__scalar")];
 
 pub(crate) static WEIGHT_GRADIENT_F32: &[ConvWeightGradient<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvWeightGradient,
+        "conv_weight_gradient_f32__avx512_depthwise",
+        Isa::Avx512,
+        depthwise::handles,
+        depthwise::weight_gradient,
+        weight_gradient_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        ConvWeightGradient,
+        "conv_weight_gradient_f32__avx2_depthwise",
+        Isa::Avx2,
+        depthwise::handles,
+        depthwise::weight_gradient,
+        weight_gradient_scratch
+    ),
     #[cfg(target_arch = "x86_64")]
     vector_row!(
         ConvWeightGradient,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::tile::{Taps, Tile, TileFn, TileSet};
-use crate::conv::axis::{Axis, Numbers};
+use crate::conv::axis::{Axis, numbers, phases};
 use crate::conv::{ConvForwardArgs, ConvInputGradientArgs, ConvShape};
 use crate::isa::Isa;
 use crate::shared::SharedMut;
@@ -408,21 +408,6 @@ struct Place {
     positions: Range<usize>,
     /// Whether no position reads outside the input's width.
     inside: bool,
-}
-
-fn numbers(s: &ConvShape) -> [Numbers; 3] {
-    let of = |kernel, stride, padding, dilation| Numbers { kernel, stride, padding, dilation };
-    [
-        of(s.kernel.t, s.stride.t, s.padding.t, s.dilation.t),
-        of(s.kernel.h, s.stride.h, s.padding.h, s.dilation.h),
-        of(s.kernel.w, s.stride.w, s.padding.w, s.dilation.w),
-    ]
-}
-
-/// Every combination of remainders by the strides.
-fn phases(s: &ConvShape) -> impl Iterator<Item = [usize; 3]> {
-    let stride = s.stride;
-    (0..stride.volume()).map(move |i| [i / (stride.h * stride.w), i / stride.w % stride.h, i % stride.w])
 }
 
 pub(in crate::conv) fn forward_scratch(isa: Isa, s: &ConvShape, threads: usize) -> usize {

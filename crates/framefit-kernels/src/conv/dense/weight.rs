@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::weight_tile::{Strip, WeightTile, WeightTileSet};
-use crate::conv::axis::{Axis, Numbers};
+use crate::conv::axis::{Axis, numbers};
 use crate::conv::{ConvShape, ConvWeightGradientArgs};
 use crate::isa::Isa;
 use crate::shared::SharedMut;
@@ -65,7 +65,7 @@ struct Block {
 
 impl<'s> Weights<'s> {
     fn new(s: &'s ConvShape, width: usize) -> Weights<'s> {
-        let of = |kernel, stride, padding, dilation| Numbers { kernel, stride, padding, dilation };
+        let [t, h, w] = numbers(s);
         let (group_c, group_k) = (s.group_channels(), s.group_out_channels());
         let group_vectors = group_k.div_ceil(width);
         let lanes = s.groups * group_vectors * width;
@@ -76,9 +76,9 @@ impl<'s> Weights<'s> {
         let units = if slices < FEW_TASKS { s.groups * group_blocks * s.kernel.t } else { 1 };
         Weights {
             s,
-            t: Axis::forward(of(s.kernel.t, s.stride.t, s.padding.t, s.dilation.t), s.y.lo..s.y.hi, s.input.t),
-            h: Axis::forward(of(s.kernel.h, s.stride.h, s.padding.h, s.dilation.h), 0..s.output.h, s.input.h),
-            w: Axis::forward(of(s.kernel.w, s.stride.w, s.padding.w, s.dilation.w), 0..s.output.w, s.input.w),
+            t: Axis::forward(t, s.y.lo..s.y.hi, s.input.t),
+            h: Axis::forward(h, 0..s.output.h, s.input.h),
+            w: Axis::forward(w, 0..s.output.w, s.input.w),
             width,
             group_c,
             group_k,
