@@ -1,8 +1,7 @@
 //! The rectified linear unit, in place.
 
-use crate::isa::Isa;
 use crate::real::Real;
-use crate::table::{any, kernel_row, no_scratch};
+use crate::table::{compiled_tables, kernel_row, no_scratch};
 use crate::threads::Pool;
 
 /// What the forward reads and writes.
@@ -47,51 +46,26 @@ fn backward_body<E: Real>(y: &[E], dy: &mut [E]) {
     }
 }
 
-fn forward<E: Real>(len: usize, args: ReluForwardArgs<'_, E>, pool: &Pool, body: impl Fn(&mut [E]) + Sync) {
-    assert_eq!(args.y.len(), len, "y");
+fn forward<E: Real>(len: &usize, args: ReluForwardArgs<'_, E>, pool: &Pool, body: impl Fn(&mut [E]) + Sync) {
+    assert_eq!(args.y.len(), *len, "y");
     pool.chunks(args.y, CHUNK, &|_, y| body(y));
 }
 
-fn backward<E: Real>(len: usize, args: ReluBackwardArgs<'_, E>, pool: &Pool, body: impl Fn(&[E], &mut [E]) + Sync) {
-    assert_eq!(args.y.len(), len, "y");
-    assert_eq!(args.dy.len(), len, "dy");
+fn backward<E: Real>(len: &usize, args: ReluBackwardArgs<'_, E>, pool: &Pool, body: impl Fn(&[E], &mut [E]) + Sync) {
+    assert_eq!(args.y.len(), *len, "y");
+    assert_eq!(args.dy.len(), *len, "dy");
     let y = args.y;
     pool.chunks(args.dy, CHUNK, &|task, dy| body(&y[task.index * CHUNK..][..dy.len()], dy));
 }
 
-fn forward_scalar<E: Real>(len: &usize, args: ReluForwardArgs<'_, E>, pool: &Pool) {
-    forward(*len, args, pool, forward_body);
+compiled_tables! {
+    FORWARD_F32, FORWARD_F64: ReluForward, scratch: no_scratch,
+    names: ["relu_forward_f32__avx512", "relu_forward_f32__avx2", "relu_forward_f32__scalar", "relu_forward_f64__scalar"],
+    forward(forward_body: (y: &mut [f32]))
 }
 
-fn backward_scalar<E: Real>(len: &usize, args: ReluBackwardArgs<'_, E>, pool: &Pool) {
-    backward(*len, args, pool, backward_body);
+compiled_tables! {
+    BACKWARD_F32, BACKWARD_F64: ReluBackward, scratch: no_scratch,
+    names: ["relu_backward_f32__avx512", "relu_backward_f32__avx2", "relu_backward_f32__scalar", "relu_backward_f64__scalar"],
+    backward(backward_body: (y: &[f32], dy: &mut [f32]))
 }
-
-pub(crate) static FORWARD_F32: &[ReluForward<f32>] = &[ReluForward {
-    name: "relu_forward_f32__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: forward_scalar,
-}];
-pub(crate) static FORWARD_F64: &[ReluForward<f64>] = &[ReluForward {
-    name: "relu_forward_f64__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: forward_scalar,
-}];
-pub(crate) static BACKWARD_F32: &[ReluBackward<f32>] = &[ReluBackward {
-    name: "relu_backward_f32__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: backward_scalar,
-}];
-pub(crate) static BACKWARD_F64: &[ReluBackward<f64>] = &[ReluBackward {
-    name: "relu_backward_f64__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: backward_scalar,
-}];

@@ -1,8 +1,7 @@
 //! From the bytes of decoded frames to the values a model reads.
 
-use crate::isa::Isa;
 use crate::real::Real;
-use crate::table::{any, kernel_row, no_scratch};
+use crate::table::{compiled_tables, kernel_row, no_scratch};
 use crate::threads::Pool;
 
 /// How many pixels of how many channels.
@@ -82,21 +81,8 @@ fn normalize<E: Real>(
     });
 }
 
-fn normalize_scalar<E: Real>(s: &FramesShape, args: FramesNormalizeArgs<'_, E>, pool: &Pool) {
-    normalize(s, args, pool, body);
+compiled_tables! {
+    NORMALIZE_F32, NORMALIZE_F64: FramesNormalize, scratch: no_scratch,
+    names: ["frames_normalize_f32__avx512", "frames_normalize_f32__avx2", "frames_normalize_f32__scalar", "frames_normalize_f64__scalar"],
+    normalize(body: (x: &[u8], scale: &[f32], offset: &[f32], y: &mut [f32]))
 }
-
-pub(crate) static NORMALIZE_F32: &[FramesNormalize<f32>] = &[FramesNormalize {
-    name: "frames_normalize_f32__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: normalize_scalar,
-}];
-pub(crate) static NORMALIZE_F64: &[FramesNormalize<f64>] = &[FramesNormalize {
-    name: "frames_normalize_f64__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: normalize_scalar,
-}];

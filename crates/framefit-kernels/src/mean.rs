@@ -1,8 +1,7 @@
 //! The mean over frames and positions, one value per clip and channel.
 
-use crate::isa::Isa;
 use crate::real::Real;
-use crate::table::{any, kernel_row, no_scratch};
+use crate::table::{compiled_tables, kernel_row, no_scratch};
 use crate::threads::Pool;
 
 /// Frames of a window, averaged over frames and positions.
@@ -155,39 +154,14 @@ fn backward<E: Real>(
     });
 }
 
-fn forward_scalar<E: Real>(s: &MeanShape, args: MeanForwardArgs<'_, E>, pool: &Pool) {
-    forward(s, args, pool, sum_body);
+compiled_tables! {
+    FORWARD_F32, FORWARD_F64: MeanForward, scratch: forward_scratch,
+    names: ["mean_forward_f32__avx512", "mean_forward_f32__avx2", "mean_forward_f32__scalar", "mean_forward_f64__scalar"],
+    forward(sum_body: (x: &[f32], sums: &mut [f32]))
 }
 
-fn backward_scalar<E: Real>(s: &MeanShape, args: MeanBackwardArgs<'_, E>, pool: &Pool) {
-    backward(s, args, pool, spread_body);
+compiled_tables! {
+    BACKWARD_F32, BACKWARD_F64: MeanBackward, scratch: no_scratch,
+    names: ["mean_backward_f32__avx512", "mean_backward_f32__avx2", "mean_backward_f32__scalar", "mean_backward_f64__scalar"],
+    backward(spread_body: (dy: &[f32], scale: f32, accumulate: bool, dx: &mut [f32]))
 }
-
-pub(crate) static FORWARD_F32: &[MeanForward<f32>] = &[MeanForward {
-    name: "mean_forward_f32__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: forward_scratch,
-    run: forward_scalar,
-}];
-pub(crate) static FORWARD_F64: &[MeanForward<f64>] = &[MeanForward {
-    name: "mean_forward_f64__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: forward_scratch,
-    run: forward_scalar,
-}];
-pub(crate) static BACKWARD_F32: &[MeanBackward<f32>] = &[MeanBackward {
-    name: "mean_backward_f32__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: backward_scalar,
-}];
-pub(crate) static BACKWARD_F64: &[MeanBackward<f64>] = &[MeanBackward {
-    name: "mean_backward_f64__scalar",
-    isa: Isa::Scalar,
-    handles: any,
-    scratch: no_scratch,
-    run: backward_scalar,
-}];

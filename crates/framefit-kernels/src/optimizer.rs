@@ -1,9 +1,8 @@
 //! Optimizer steps over one parameter tensor.
 
-use crate::isa::Isa;
 use crate::real::Real;
 use crate::shared::SharedMut;
-use crate::table::{any, kernel_row, no_scratch};
+use crate::table::{compiled_tables, kernel_row, no_scratch};
 use crate::threads::Pool;
 
 /// The numbers of one step of Adam, named as in PyTorch's `torch.optim.Adam`.
@@ -95,14 +94,14 @@ fn body<E: Real>(f: Factors<E>, w: &mut [E], g: &[E], m: &mut [E], v: &mut [E]) 
 }
 
 fn step<E: Real>(
-    len: usize,
+    len: &usize,
     args: AdamArgs<'_, E>,
     pool: &Pool,
     body: impl Fn(Factors<E>, &mut [E], &[E], &mut [E], &mut [E]) + Sync,
 ) {
     assert!(args.step.step >= 1, "the first step is 1");
     assert!(
-        [args.w.len(), args.g.len(), args.m.len(), args.v.len()] == [len; 4],
+        [args.w.len(), args.g.len(), args.m.len(), args.v.len()] == [*len; 4],
         "w, g, m and v must have {len} elements"
     );
     let factors = Factors::new(args.step);
@@ -116,11 +115,8 @@ fn step<E: Real>(
     });
 }
 
-fn adam_scalar<E: Real>(len: &usize, args: AdamArgs<'_, E>, pool: &Pool) {
-    step(*len, args, pool, body);
+compiled_tables! {
+    ADAM_F32, ADAM_F64: Adam, scratch: no_scratch,
+    names: ["adam_f32__avx512", "adam_f32__avx2", "adam_f32__scalar", "adam_f64__scalar"],
+    step(body: (f: Factors<f32>, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]))
 }
-
-pub(crate) static ADAM_F32: &[Adam<f32>] =
-    &[Adam { name: "adam_f32__scalar", isa: Isa::Scalar, handles: any, scratch: no_scratch, run: adam_scalar }];
-pub(crate) static ADAM_F64: &[Adam<f64>] =
-    &[Adam { name: "adam_f64__scalar", isa: Isa::Scalar, handles: any, scratch: no_scratch, run: adam_scalar }];

@@ -69,3 +69,65 @@ pub(crate) fn any<S>(_: &S) -> bool {
 pub(crate) fn no_scratch<S>(_: &S, _: usize) -> usize {
     0
 }
+
+/// Declares the tables of a kernel whose one generic body is compiled once per instruction set.
+///
+/// `driver(shape, args, pool, body)` cuts the work and calls the body, whose arguments, for `f32`, are listed.
+macro_rules! compiled_tables {
+    (
+        $f32:ident, $f64:ident: $row:ident, scratch: $scratch:path,
+        names: [$avx512:literal, $avx2:literal, $scalar:literal, $scalar_f64:literal],
+        $driver:ident($body:path: ($($arg:ident: $ty:ty),*))
+    ) => {
+        pub(crate) static $f32: &[$row<f32>] = &[
+            #[cfg(target_arch = "x86_64")]
+            $row {
+                name: $avx512,
+                isa: $crate::isa::Isa::Avx512,
+                handles: $crate::table::any,
+                scratch: $scratch,
+                run: |shape, args, pool| {
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                    fn compiled($($arg: $ty),*) {
+                        $body($($arg),*)
+                    }
+                    assert!($crate::isa::Isa::Avx512.available(), "this machine has no avx512");
+                    // SAFETY: the instruction set is there.
+                    $driver(shape, args, pool, |$($arg),*| unsafe { compiled($($arg),*) });
+                },
+            },
+            #[cfg(target_arch = "x86_64")]
+            $row {
+                name: $avx2,
+                isa: $crate::isa::Isa::Avx2,
+                handles: $crate::table::any,
+                scratch: $scratch,
+                run: |shape, args, pool| {
+                    #[target_feature(enable = "avx2,fma")]
+                    fn compiled($($arg: $ty),*) {
+                        $body($($arg),*)
+                    }
+                    assert!($crate::isa::Isa::Avx2.available(), "this machine has no avx2");
+                    // SAFETY: the instruction set is there.
+                    $driver(shape, args, pool, |$($arg),*| unsafe { compiled($($arg),*) });
+                },
+            },
+            $row {
+                name: $scalar,
+                isa: $crate::isa::Isa::Scalar,
+                handles: $crate::table::any,
+                scratch: $scratch,
+                run: |shape, args, pool| $driver(shape, args, pool, $body),
+            },
+        ];
+        pub(crate) static $f64: &[$row<f64>] = &[$row {
+            name: $scalar_f64,
+            isa: $crate::isa::Isa::Scalar,
+            handles: $crate::table::any,
+            scratch: $scratch,
+            run: |shape, args, pool| $driver(shape, args, pool, $body),
+        }];
+    };
+}
+
+pub(crate) use compiled_tables;

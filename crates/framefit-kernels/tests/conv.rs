@@ -1,4 +1,5 @@
 //! All rows of the convolution tables, on the same cases.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,8 @@
 //! Linear layers: ordinary (T = 1), and of a flattened clip, where each frame meets its own slice of the weight.
 
+#[cfg(target_arch = "x86_64")]
+mod vector;
+
 use crate::isa::Isa;
 use crate::real::Real;
 use crate::table::{any, kernel_row, no_scratch};
@@ -205,13 +208,69 @@ const fn weight_gradient_row<E: Real>(name: &'static str) -> LinearWeightGradien
     LinearWeightGradient { name, isa: Isa::Scalar, handles: any, scratch: no_scratch, run: weight_gradient_scalar }
 }
 
-pub(crate) static FORWARD_F32: &[LinearForward<f32>] = &[forward_row("linear_forward_f32__scalar")];
+/// A row of the vector module, which takes the instruction set as its first argument.
+#[cfg(target_arch = "x86_64")]
+macro_rules! vector_row {
+    ($row:ident, $name:literal, $isa:expr, $run:ident, $scratch:ident) => {
+        $row {
+            name: $name,
+            isa: $isa,
+            handles: any,
+            scratch: |shape, threads| vector::$scratch($isa, shape, threads),
+            run: |shape, args, pool| vector::$run($isa, shape, args, pool),
+        }
+    };
+}
+
+pub(crate) static FORWARD_F32: &[LinearForward<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(LinearForward, "linear_forward_f32__avx512_4x4", Isa::Avx512, forward, forward_scratch),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(LinearForward, "linear_forward_f32__avx2_4x4", Isa::Avx2, forward, forward_scratch),
+    forward_row("linear_forward_f32__scalar"),
+];
 pub(crate) static FORWARD_F64: &[LinearForward<f64>] = &[forward_row("linear_forward_f64__scalar")];
-pub(crate) static INPUT_GRADIENT_F32: &[LinearInputGradient<f32>] =
-    &[input_gradient_row("linear_input_gradient_f32__scalar")];
+
+pub(crate) static INPUT_GRADIENT_F32: &[LinearInputGradient<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        LinearInputGradient,
+        "linear_input_gradient_f32__avx512_4x4",
+        Isa::Avx512,
+        input_gradient,
+        input_gradient_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        LinearInputGradient,
+        "linear_input_gradient_f32__avx2_4x4",
+        Isa::Avx2,
+        input_gradient,
+        input_gradient_scratch
+    ),
+    input_gradient_row("linear_input_gradient_f32__scalar"),
+];
 pub(crate) static INPUT_GRADIENT_F64: &[LinearInputGradient<f64>] =
     &[input_gradient_row("linear_input_gradient_f64__scalar")];
-pub(crate) static WEIGHT_GRADIENT_F32: &[LinearWeightGradient<f32>] =
-    &[weight_gradient_row("linear_weight_gradient_f32__scalar")];
+
+pub(crate) static WEIGHT_GRADIENT_F32: &[LinearWeightGradient<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        LinearWeightGradient,
+        "linear_weight_gradient_f32__avx512_4x4",
+        Isa::Avx512,
+        weight_gradient,
+        weight_gradient_scratch
+    ),
+    #[cfg(target_arch = "x86_64")]
+    vector_row!(
+        LinearWeightGradient,
+        "linear_weight_gradient_f32__avx2_4x4",
+        Isa::Avx2,
+        weight_gradient,
+        weight_gradient_scratch
+    ),
+    weight_gradient_row("linear_weight_gradient_f32__scalar"),
+];
 pub(crate) static WEIGHT_GRADIENT_F64: &[LinearWeightGradient<f64>] =
     &[weight_gradient_row("linear_weight_gradient_f64__scalar")];
