@@ -2,7 +2,8 @@
 //!
 //! The matrix is the one that the stream names (BT.709, BT.2020, SMPTE 240M, FCC); BT.601 where it names none, as
 //! `ffmpeg` assumes. Limited range is expanded to 0..=255, full range is kept. Each chroma sample colours the luma
-//! samples it was averaged from, without interpolation.
+//! samples it was averaged from, without interpolation, and fractions of a level are cut off: so RGB is within 2 levels
+//! of what `ffmpeg -pix_fmt rgb24` writes for 4:2:0. Grey is rounded, and equal to `-pix_fmt gray`.
 
 /// Planes of one frame, 8 bits per sample, without padding between rows.
 #[derive(Clone, Copy)]
@@ -45,9 +46,9 @@ impl Converter {
         let fixed = |value: f64| (value * ONE).round() as i32;
         let mut expanded = Box::new([0; 256]);
         let mut grey = Box::new([0; 256]);
-        for (level, (expanded, grey)) in expanded.iter_mut().zip(grey.iter_mut()).enumerate() {
-            *expanded = (level as i32 - offset) * fixed(luma);
-            *grey = clamp(*expanded);
+        for (code, (expanded, grey)) in expanded.iter_mut().zip(grey.iter_mut()).enumerate() {
+            *expanded = (code as i32 - offset) * fixed(luma);
+            *grey = level(*expanded + (1 << 15));
         }
         Self {
             luma: expanded,
@@ -87,20 +88,21 @@ impl Converter {
                 let blue = self.u_to_b * u;
                 let (first, second) = (self.luma[usize::from(y[0])], self.luma[usize::from(y[1])]);
                 *out = [
-                    clamp(first + red),
-                    clamp(first + green),
-                    clamp(first + blue),
-                    clamp(second + red),
-                    clamp(second + green),
-                    clamp(second + blue),
+                    level(first + red),
+                    level(first + green),
+                    level(first + blue),
+                    level(second + red),
+                    level(second + green),
+                    level(second + blue),
                 ];
             }
         }
     }
 }
 
-fn clamp(fixed: i32) -> u8 {
-    ((fixed + (1 << 15)) >> 16).clamp(0, 255) as u8
+/// The whole part, clipped to a byte.
+fn level(fixed: i32) -> u8 {
+    (fixed >> 16).clamp(0, 255) as u8
 }
 
 /// Luma of an RGB pixel: BT.601 weights, rounded, as Pillow's `convert("L")`.

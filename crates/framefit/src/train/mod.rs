@@ -1,0 +1,341 @@
+//! Training: epochs over a data set, validation after each, checkpoints.
+//!
+//! Everything random depends on the seed, the epoch and the clip's number alone, so a resumed run continues to
+//! the same bits as one that was never stopped.
+
+mod checkpoint;
+mod error;
+mod plan;
+mod settings;
+
+pub use checkpoint::{Checkpoint, Progress};
+pub use error::TrainError;
+pub use plan::{Resources, fixed_bytes, plan_inference, plan_training};
+pub use settings::{Augmentation, ClassWeights, Settings};
+
+use crate::data::{Augment, ClipRef, ClipShape, DataError, Dataset, Loader, Scatter, Split, scatter};
+use crate::engine::Engine;
+use crate::models;
+use framefit_core::plan::Plan;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How well clips were classified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// Clips seen.
+    pub clips: usize,
+    /// Clips whose largest logit was the label's.
+    pub correct: usize,
+    /// Mean loss, each clip weighted by its class weight.
+    pub loss: f64,
+}
+
+impl Score {
+    /// Correct clips per clip.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.clips.max(1) as f64
+    }
+
+    /// Whether it classifies better, or as well with a lower loss.
+    pub fn beats(&self, other: &Score) -> bool {
+        (self.accuracy(), -self.loss) > (other.accuracy(), -other.loss)
+    }
+}
+
+/// Adds up a [`Score`].
+#[derive(Default)]
+struct Tally {
+    score: Score,
+    losses: f64,
+    weights: f64,
+}
+
+impl Tally {
+    fn add(&mut self, label: usize, loss: f64, weight: f64, logits: &[f32]) {
+        self.score.clips += 1;
+        self.score.correct += usize::from(largest(logits) == label);
+        self.losses += loss;
+        self.weights += weight;
+    }
+
+    fn score(&self) -> Score {
+        Score { loss: self.losses / self.weights.max(f64::MIN_POSITIVE), ..self.score }
+    }
+}
+
+/// The index of the largest logit; the first of equal ones.
+pub fn largest(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, value) in logits.iter().enumerate() {
+        if *value > logits[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+/// One epoch in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EpochReport {
+    /// From 1.
+    pub epoch: usize,
+    /// Over the training clips, while they were trained on.
+    pub training: Score,
+    /// Over the validation clips, where there are any.
+    pub validation: Option<Score>,
+    /// Whether the validation score is the best so far.
+    pub best: bool,
+    /// Seconds, validation included.
+    pub seconds: f64,
+}
+
+/// What happens while training.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A batch has been trained on, or validated.
+    Batch {
+        /// From 1.
+        epoch: usize,
+        /// Whether it is validation.
+        validating: bool,
+        /// Clips of this epoch so far.
+        clips: usize,
+        /// Clips of this epoch in all.
+        of: usize,
+        /// The score of this epoch so far.
+        score: Score,
+    },
+    /// An epoch is over and its checkpoints are written.
+    Epoch(EpochReport),
+}
+
+/// Trains one model on one data set.
+pub struct Trainer {
+    settings: Settings,
+    dataset: Arc<Dataset>,
+    engine: Engine<f32>,
+    class_weights: Vec<f64>,
+    ahead: usize,
+    folder: PathBuf,
+    progress: Progress,
+}
+
+impl Trainer {
+    /// A new run, its weights initialised from the seed. Nothing is written before the first epoch ends.
+    ///
+    /// # Errors
+    /// When the model does not fit the clips, the plan not the budget, or memory cannot be had.
+    pub fn new(
+        settings: Settings,
+        dataset: Arc<Dataset>,
+        plan: Plan,
+        resources: &Resources,
+        folder: &Path,
+    ) -> Result<Self, TrainError> {
+        let mut trainer = Self::untrained(settings, dataset, plan, resources, folder)?;
+        models::initialise(&mut trainer.engine, trainer.settings.seed)?;
+        Ok(trainer)
+    }
+
+    /// A run continued from `folder`'s checkpoint.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], and when there is no checkpoint or it belongs to another model.
+    pub fn resume(
+        settings: Settings,
+        dataset: Arc<Dataset>,
+        plan: Plan,
+        resources: &Resources,
+        folder: &Path,
+    ) -> Result<Self, TrainError> {
+        let mut checkpoint = Checkpoint::open(&folder.join(checkpoint::RESUME))?;
+        let mut trainer = Self::untrained(settings, dataset, plan, resources, folder)?;
+        checkpoint.load_weights(&mut trainer.engine)?;
+        checkpoint.load_moments(&mut trainer.engine)?;
+        trainer.progress = checkpoint.progress;
+        Ok(trainer)
+    }
+
+    fn untrained(
+        settings: Settings,
+        dataset: Arc<Dataset>,
+        plan: Plan,
+        resources: &Resources,
+        folder: &Path,
+    ) -> Result<Self, TrainError> {
+        if dataset.clips(Split::Training).is_empty() {
+            return Err(TrainError::NoClips { split: Split::Training });
+        }
+        let graph = settings.model.build()?;
+        let mut engine = Engine::new(graph, plan, resources.kernels, &settings.normalisation)?;
+        let counts = dataset.index().class_counts(Split::Training, settings.model.classes);
+        let class_weights = settings.class_weights.of(&counts);
+        engine.set_class_weights(Some(&class_weights))?;
+        let folder = folder.to_owned();
+        let ahead = resources.ahead;
+        Ok(Self { settings, dataset, engine, class_weights, ahead, folder, progress: Progress::default() })
+    }
+
+    /// The plan that is run.
+    pub fn plan(&self) -> &Plan {
+        self.engine.plan()
+    }
+
+    /// The engine, with its weights.
+    pub fn engine(&mut self) -> &mut Engine<f32> {
+        &mut self.engine
+    }
+
+    /// What was reached so far.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Trains up to the epoch that the settings name, and reports on the way.
+    ///
+    /// # Errors
+    /// When a video cannot be read, a checkpoint cannot be written, or the loss is no longer a number; the
+    /// checkpoints of earlier epochs are whole then.
+    pub fn run(&mut self, observe: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|cause| TrainError::Folder { path: self.folder.clone(), cause })?;
+        while self.progress.epoch < self.settings.epochs {
+            let epoch = self.progress.epoch + 1;
+            let started = Instant::now();
+            let training = self.train_epoch(epoch, observe)?;
+            let validation = self.validate(epoch, observe)?;
+            let best = validation.is_some_and(|v| self.progress.best.is_none_or(|b| v.beats(&b)));
+            self.progress.epoch = epoch;
+            self.progress.training = training;
+            self.progress.validation = validation;
+            if best {
+                self.progress.best = validation;
+                self.progress.best_epoch = epoch;
+            }
+            self.save(best)?;
+            let seconds = started.elapsed().as_secs_f64();
+            observe(Event::Epoch(EpochReport { epoch, training, validation, best, seconds }));
+        }
+        Ok(())
+    }
+
+    fn train_epoch(&mut self, epoch: usize, observe: &mut dyn FnMut(Event)) -> Result<Score, TrainError> {
+        let mut order = self.dataset.clips(Split::Training).to_vec();
+        crate::data::shuffle(&mut order, self.settings.seed, epoch as u64);
+        let clips = order.len();
+        let augment = self.settings.augmentation;
+        let augment = Augment { horizontal: augment.flip_horizontal, vertical: augment.flip_vertical };
+        let mut loader = Loader::new(&self.dataset, order.clone(), self.ahead)?;
+        let mut tally = Tally::default();
+        for batch in order.chunks(self.settings.batch) {
+            let weight = |clip: &ClipRef| self.class_weights.get(clip.label).copied().unwrap_or(1.0);
+            let scale = 1.0 / batch.iter().map(weight).sum::<f64>();
+            self.engine.begin_step()?;
+            for micro in batch.chunks(self.engine.plan().micro_batch) {
+                let fill = Fill { shape: self.dataset.shape(), seed: self.settings.seed, epoch: epoch as u64, augment };
+                let slots = self.engine.training_slots(micro.len())?;
+                fill.fill(&mut loader, micro.len(), slots)?;
+                let outcome = self.engine.accumulate(micro.len(), scale)?;
+                let rows = outcome.logits.chunks_exact(self.settings.model.classes);
+                for ((clip, loss), logits) in micro.iter().zip(outcome.losses).zip(rows) {
+                    tally.add(clip.label, f64::from(*loss), weight(clip), logits);
+                }
+            }
+            self.progress.step += 1;
+            let score = tally.score();
+            if !score.loss.is_finite() {
+                return Err(TrainError::Diverged { epoch, step: self.progress.step });
+            }
+            self.engine.update(self.settings.adam(self.progress.step))?;
+            observe(Event::Batch { epoch, validating: false, clips: score.clips, of: clips, score });
+        }
+        Ok(tally.score())
+    }
+
+    fn validate(&mut self, epoch: usize, observe: &mut dyn FnMut(Event)) -> Result<Option<Score>, TrainError> {
+        let clips = self.dataset.clips(Split::Validation);
+        if clips.is_empty() {
+            return Ok(None);
+        }
+        let of = clips.len();
+        let evaluation = Evaluation { dataset: &self.dataset, clips, weights: &self.class_weights, ahead: self.ahead };
+        let mut seen = |_: &ClipRef, _: &[f32], score: Score| {
+            observe(Event::Batch { epoch, validating: true, clips: score.clips, of, score });
+        };
+        evaluation.run(&mut self.engine, &mut seen).map(Some)
+    }
+
+    fn save(&self, best: bool) -> Result<(), TrainError> {
+        let record = checkpoint::Record::new(&self.settings, self.dataset.classes(), &self.progress);
+        if best {
+            checkpoint::save_weights(&self.folder.join(checkpoint::BEST), &self.engine, &record)?;
+        }
+        checkpoint::save_weights(&self.folder.join(checkpoint::LAST), &self.engine, &record)?;
+        checkpoint::save_all(&self.folder.join(checkpoint::RESUME), &self.engine, &record)?;
+        Ok(())
+    }
+}
+
+/// Clips to be classified by a trained engine.
+pub struct Evaluation<'a> {
+    /// Where they come from.
+    pub dataset: &'a Arc<Dataset>,
+    /// Which.
+    pub clips: &'a [ClipRef],
+    /// The weight of each class in the mean loss.
+    pub weights: &'a [f64],
+    /// Clips decoded ahead.
+    pub ahead: usize,
+}
+
+impl Evaluation<'_> {
+    /// Classifies every clip and calls `seen` with each clip, its logits and the score so far.
+    ///
+    /// # Errors
+    /// When a video cannot be read.
+    pub fn run(
+        &self,
+        engine: &mut Engine<f32>,
+        seen: &mut dyn FnMut(&ClipRef, &[f32], Score),
+    ) -> Result<Score, TrainError> {
+        let classes = engine.graph().classes();
+        let mut loader = Loader::new(self.dataset, self.clips.to_vec(), self.ahead)?;
+        let fill = Fill { shape: self.dataset.shape(), seed: 0, epoch: 0, augment: Augment::default() };
+        let mut tally = Tally::default();
+        for micro in self.clips.chunks(engine.plan().micro_batch) {
+            let slots = engine.evaluation_slots(micro.len())?;
+            fill.fill(&mut loader, micro.len(), slots)?;
+            let outcome = engine.evaluate(micro.len())?;
+            for ((clip, loss), logits) in micro.iter().zip(outcome.losses).zip(outcome.logits.chunks_exact(classes)) {
+                let weight = self.weights.get(clip.label).copied().unwrap_or(1.0);
+                tally.add(clip.label, f64::from(*loss), weight, logits);
+                seen(clip, logits, tally.score());
+            }
+        }
+        Ok(tally.score())
+    }
+}
+
+/// From the loader into the slots of a micro-batch.
+struct Fill {
+    shape: ClipShape,
+    seed: u64,
+    epoch: u64,
+    augment: Augment,
+}
+
+impl Fill {
+    fn fill(&self, loader: &mut Loader, clips: usize, slots: crate::engine::Slots<'_>) -> Result<(), DataError> {
+        for (place, label) in slots.labels.iter_mut().enumerate() {
+            let Some(loaded) = loader.next()? else { return Err(DataError::Stopped { left: clips - place }) };
+            let flip = self.augment.draw(self.seed, self.epoch, loaded.clip.number);
+            let to = Scatter { shape: self.shape, clips, place, flip };
+            scatter(loaded.frames, to, slots.frames)?;
+            *label = loaded.clip.label as u32;
+        }
+        Ok(())
+    }
+}
