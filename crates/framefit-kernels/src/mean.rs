@@ -134,7 +134,7 @@ fn forward<E: Real>(s: &MeanShape, args: MeanForwardArgs<'_, E>, pool: &Pool, bo
     let plane = s.positions * s.channels;
     pool.chunks(parts, s.channels, &|task, sums| body(&x[task.index * plane..][..plane], sums));
     for (i, y) in args.y.iter_mut().enumerate() {
-        let sum: E = parts[i..].iter().step_by(s.clips * s.channels).copied().sum();
+        let sum: E = parts.iter().skip(i).step_by(s.clips * s.channels).copied().sum();
         let share = args.scale * sum;
         *y = if args.accumulate { *y + share } else { share };
     }
