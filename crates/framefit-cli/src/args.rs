@@ -1,0 +1,348 @@
+//! Arguments as they are typed.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use framefit::core::{Bytes, Dims3};
+use framefit::kernels::Isa;
+use framefit::models::Family;
+use std::path::PathBuf;
+
+/// Train video models on whole clips inside the memory you have.
+#[derive(Debug, Parser)]
+#[command(
+    name = "framefit",
+    version,
+    about,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model on labelled videos
+    Train(TrainArgs),
+    /// Show what training would take, before anything is trained
+    Plan(PlanArgs),
+    /// Show a model's layers, shapes and parameters
+    Summary(SummaryArgs),
+    /// Measure a trained model on labelled videos
+    Eval(EvalArgs),
+    /// Classify videos with a trained model
+    Predict(PredictArgs),
+    /// Say what the bytes of a PyTorch out-of-memory message are
+    Explain(ExplainArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    /// CSV with the columns video,label[,start_frame,end_frame][,split]; or two: training, validation
+    #[arg(required_unless_present = "resume", num_args = 1..=2, value_name = "MANIFEST")]
+    pub manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub clip: DataClipArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+    /// Folder for weights and logs [default: runs/<name of the manifest's folder>-<number>]
+    #[arg(long, value_name = "FOLDER", help_heading = "Run")]
+    pub out: Option<PathBuf>,
+    /// Continue the run in this folder, with its own settings
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        help_heading = "Run",
+        conflicts_with_all = [
+            "out", "model", "widths", "kernel", "pool", "hidden", "clip", "size", "channels", "batch", "lr",
+            "weight_decay", "class_weights", "flip", "mean", "std", "seed",
+        ]
+    )]
+    pub resume: Option<PathBuf>,
+    /// Results as one JSON object per epoch
+    #[arg(long, help_heading = "Run")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub clip: ClipArgs,
+    /// Clips of one optimizer step
+    #[arg(long, value_name = "CLIPS", default_value_t = 1)]
+    pub batch: usize,
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+    /// Show every row of the ledger
+    #[arg(long)]
+    pub all: bool,
+    /// Everything as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SummaryArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub clip: ClipArgs,
+    /// Everything as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// The folder of a run (its best weights, else its last), or a file of weights
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// The manifest, or two: training, validation [default: those of the run]
+    #[arg(num_args = 0..=2, value_name = "MANIFEST")]
+    pub manifests: Vec<PathBuf>,
+    /// Which clips [default: validation where there are any, else all]
+    #[arg(long, value_enum)]
+    pub split: Option<SplitArg>,
+    /// Clips at a time
+    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    pub batch: usize,
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+    /// Results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    /// The folder of a run (its best weights, else its last), or a file of weights
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Videos: H.264 in MP4 or MOV, .npy, or folders of images
+    #[arg(required = true, value_name = "VIDEO")]
+    pub videos: Vec<PathBuf>,
+    /// Clips at a time
+    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    pub batch: usize,
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+    /// Results as one JSON object per clip, with the probability of every class
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A file with the message, or - for standard input
+    #[arg(value_name = "LOG")]
+    pub log: PathBuf,
+    /// The model whose tensors are compared with the message
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Frames of a clip; with --size, the model's tensors are compared with the message
+    #[arg(long, value_name = "FRAMES", requires = "size")]
+    pub clip: Option<usize>,
+    /// Height and width of a frame
+    #[arg(long, value_name = "HxW", value_parser = parse_size, requires = "clip")]
+    pub size: Option<Size>,
+    /// Channels of a frame
+    #[arg(long, value_name = "C", default_value_t = 3)]
+    pub channels: usize,
+    /// Number of classes
+    #[arg(long, value_name = "K", default_value_t = 20)]
+    pub classes: usize,
+    /// Clips of a batch
+    #[arg(long, value_name = "CLIPS", default_value_t = 1)]
+    pub batch: usize,
+    /// Results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// cnn3d (mean over time and space), cnn3d-separable (depthwise separable convolutions), cnn3d-flatten
+    /// (all features to the first linear layer)
+    #[arg(long, value_name = "NAME", default_value_t = Family::Cnn3d)]
+    pub model: Family,
+    /// Output channels of each convolution block
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [32, 64])]
+    pub widths: Vec<usize>,
+    /// Kernel of the convolutions, 3 or TxHxW, odd
+    #[arg(long, value_name = "K", default_value = "3", value_parser = parse_kernel)]
+    pub kernel: Dims3,
+    /// Max pooling after each convolution, 2 or TxHxW
+    #[arg(long, value_name = "P", default_value = "2", value_parser = parse_dims)]
+    pub pool: Dims3,
+    /// Features between the two linear layers
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub hidden: usize,
+}
+
+/// A clip whose extents must be said.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clip")]
+pub struct ClipArgs {
+    /// Frames of a clip
+    #[arg(long, value_name = "FRAMES")]
+    pub clip: usize,
+    /// Height and width of a frame
+    #[arg(long, value_name = "HxW", value_parser = parse_size)]
+    pub size: Size,
+    /// Channels of a frame: 3 (RGB) or 1 (grey)
+    #[arg(long, value_name = "C", default_value_t = 3)]
+    pub channels: usize,
+    /// Number of classes
+    #[arg(long, value_name = "K")]
+    pub classes: usize,
+}
+
+/// A clip whose extents come from the videos.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clip")]
+pub struct DataClipArgs {
+    /// Frames of a clip
+    #[arg(long, value_name = "FRAMES", default_value_t = 16)]
+    pub clip: usize,
+    /// Resize every frame to this height and width; without it, frames stay as they are
+    #[arg(long, value_name = "HxW", value_parser = parse_size)]
+    pub size: Option<Size>,
+    /// Channels of a frame: 3 (RGB) or 1 (grey)
+    #[arg(long, value_name = "C", default_value_t = 3)]
+    pub channels: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Training")]
+pub struct TrainingArgs {
+    /// Passes over the training clips [default: 10, or what the resumed run had]
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<usize>,
+    /// Clips of one optimizer step
+    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    pub batch: usize,
+    /// Adam's learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    pub lr: f64,
+    /// Adam's weight decay, added to the gradient
+    #[arg(long, value_name = "RATE", default_value_t = 0.0)]
+    pub weight_decay: f64,
+    /// Weights of the classes in the loss: balanced makes rare classes count as much as common ones
+    #[arg(long, value_enum, default_value_t = ClassWeightsArg::None)]
+    pub class_weights: ClassWeightsArg,
+    /// Flip half of the training clips, the same for all frames of a clip
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "DIRECTION")]
+    pub flip: Vec<FlipArg>,
+    /// Subtracted from pixels (0 to 1): one number, or one per channel
+    #[arg(long, value_name = "MEAN", value_delimiter = ',', default_values_t = [0.5])]
+    pub mean: Vec<f64>,
+    /// Pixels are divided by it after that: one number, or one per channel
+    #[arg(long, value_name = "STD", value_delimiter = ',', default_values_t = [0.5])]
+    pub std: Vec<f64>,
+    /// Initial weights, the order of clips and flips depend on it alone
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub struct ResourceArgs {
+    /// Memory the whole process may hold, such as 12GB or 800MiB; the batch is passed in parts that fit
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Most recent instruction set to use: scalar, avx2, avx512 [default: what the processor has]
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
+    /// Clips decoded ahead
+    #[arg(long, value_name = "CLIPS", default_value_t = 4)]
+    pub ahead: usize,
+    /// Decoded frames kept in memory between epochs
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub keep_frames: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClassWeightsArg {
+    None,
+    Balanced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FlipArg {
+    Horizontal,
+    Vertical,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SplitArg {
+    Training,
+    Validation,
+    Test,
+    All,
+}
+
+/// Height and width in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub height: usize,
+    pub width: usize,
+}
+
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    text.split(['x', 'X', '×']).map(|part| part.trim().parse().ok().filter(|&n| n > 0)).collect()
+}
+
+fn parse_size(text: &str) -> Result<Size, String> {
+    match numbers(text).as_deref() {
+        Some(&[height, width]) => Ok(Size { height, width }),
+        _ => Err("write height and width in pixels, both at least 1, such as 135x240".to_owned()),
+    }
+}
+
+fn parse_dims(text: &str) -> Result<Dims3, String> {
+    match numbers(text).as_deref() {
+        Some(&[n]) => Ok(Dims3::cube(n)),
+        Some(&[t, h, w]) => Ok(Dims3 { t, h, w }),
+        _ => Err("write one number for all, or TxHxW such as 1x2x2, all at least 1".to_owned()),
+    }
+}
+
+fn parse_kernel(text: &str) -> Result<Dims3, String> {
+    let dims = parse_dims(text)?;
+    if [dims.t, dims.h, dims.w].iter().any(|n| n % 2 == 0) {
+        return Err("kernels must be odd, so that padding keeps the extents".to_owned());
+    }
+    Ok(dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn extents_are_read() {
+        assert_eq!(parse_size("135x240"), Ok(Size { height: 135, width: 240 }));
+        assert_eq!(parse_dims("1x2x2"), Ok(Dims3 { t: 1, h: 2, w: 2 }));
+        for bad in ["0x5", "5", "5x", "axb", "-1x4", "1x2x3"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert!(parse_kernel("2").is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! `framefit eval`.
+
+use super::{print, print_json};
+use crate::args::{EvalArgs, SplitArg};
+use crate::commands::train::clip_spec;
+use crate::progress::{Progress, percent};
+use crate::report::Problem;
+use crate::resolve;
+use crate::table::{Align, aligned};
+use framefit::core::Bytes;
+use framefit::data::{ClipRef, DataError, Dataset, Manifest, Split};
+use framefit::engine::Engine;
+use framefit::train::{Checkpoint, Evaluation, Resources, Score, TrainError, fixed_bytes, largest, plan_inference};
+use serde_json::json;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
+    let resources = resolve::resources(&args.resources)?;
+    let batch = resolve::at_least_one("--batch", args.batch)?;
+    let mut checkpoint = Checkpoint::open(&args.run)?;
+    let manifests = if args.manifests.is_empty() { &checkpoint.settings.manifests } else { &args.manifests };
+    let manifest = Manifest::read_with_classes(manifests, &checkpoint.classes).map_err(DataError::from)?;
+    let spec = clip_spec(&checkpoint.settings);
+    // Every clip is used once, so keeping frames would serve nothing.
+    let dataset = resolve::dataset(manifest, spec, Bytes(0))?;
+    let (name, clips) = choose(&dataset, args.split)?;
+    let mut engine = engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
+
+    let classes = checkpoint.classes.len();
+    let mut confusion = vec![vec![0usize; classes]; classes];
+    let counts = dataset.index().class_counts(Split::Training, classes);
+    let weights = checkpoint.settings.class_weights.of(&counts);
+    // The loss is comparable with training's only where the training clips are there to weight it.
+    let weights = if counts.iter().sum::<usize>() == 0 { vec![1.0; classes] } else { weights };
+    engine.set_class_weights(Some(&weights))?;
+    let progress = Progress::of_clips(clips.len());
+    let evaluation = Evaluation { dataset: &dataset, clips: &clips, weights: &weights, ahead: resources.ahead };
+    let score = evaluation.run(&mut engine, &mut |clip, logits, score: Score| {
+        if let Some(cell) = confusion.get_mut(clip.label).and_then(|row| row.get_mut(largest(logits))) {
+            *cell += 1;
+        }
+        progress.clips(score.clips);
+    })?;
+    progress.finish();
+
+    if args.json {
+        print_json(&json!({
+            "split": name,
+            "clips": score.clips,
+            "correct": score.correct,
+            "accuracy": score.accuracy(),
+            "loss": score.loss,
+            "classes": checkpoint.classes,
+            "confusion": confusion,
+        }))?;
+    } else {
+        print(&text(name, &score, &checkpoint.classes, &confusion))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn choose(dataset: &Dataset, split: Option<SplitArg>) -> Result<(&'static str, Vec<ClipRef>), Problem> {
+    let all = || Split::ALL.iter().flat_map(|&s| dataset.clips(s).to_vec()).collect::<Vec<_>>();
+    let of = |split| dataset.clips(split).to_vec();
+    let (name, split, clips) = match split {
+        Some(SplitArg::Training) => ("training", Split::Training, of(Split::Training)),
+        Some(SplitArg::Validation) => ("validation", Split::Validation, of(Split::Validation)),
+        Some(SplitArg::Test) => ("test", Split::Test, of(Split::Test)),
+        None if !dataset.clips(Split::Validation).is_empty() => {
+            ("validation", Split::Validation, of(Split::Validation))
+        }
+        Some(SplitArg::All) | None => ("all", Split::Training, all()),
+    };
+    if clips.is_empty() {
+        return Err(TrainError::NoClips { split }.into());
+    }
+    Ok((name, clips))
+}
+
+/// An engine that classifies with the checkpoint's weights.
+pub fn engine(
+    checkpoint: &mut Checkpoint,
+    dataset: &Arc<Dataset>,
+    batch: usize,
+    resources: &Resources,
+) -> Result<Engine<f32>, Problem> {
+    let graph = checkpoint.settings.model.build()?;
+    let fixed = fixed_bytes(resources, Some(&dataset.memory_bytes(resources.ahead)));
+    let plan = plan_inference(&graph, batch, resources, &fixed)?;
+    let mut engine = Engine::new(graph, plan, resources.kernels, &checkpoint.settings.normalisation)?;
+    checkpoint.load_weights(&mut engine)?;
+    Ok(engine)
+}
+
+fn text(name: &str, score: &Score, classes: &[String], confusion: &[Vec<usize>]) -> String {
+    let mut rows = vec![["class", "clips", "recall", "precision"].map(str::to_owned).to_vec()];
+    for (k, class) in classes.iter().enumerate() {
+        let right = confusion[k][k];
+        let labelled: usize = confusion[k].iter().sum();
+        let predicted: usize = confusion.iter().map(|row| row[k]).sum();
+        let share = |of: usize| if of == 0 { "-".to_owned() } else { percent(right as f64 / of as f64) };
+        rows.push(vec![class.clone(), labelled.to_string(), share(labelled), share(predicted)]);
+    }
+    format!(
+        "{name} accuracy {} ({} of {} clips), loss {:.4}\n\n{}",
+        percent(score.accuracy()),
+        score.correct,
+        score.clips,
+        score.loss,
+        aligned(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)
+    )
+}
