@@ -15,6 +15,9 @@ const TASK_POSITIONS: usize = 112;
 /// With fewer blocks of rows than this, tasks are cut along output channels, too.
 const FEW_TASKS: usize = 16;
 
+/// Rows of a panel that are packed together: a cache line of each output channel's weights.
+const PACKED_ROWS: usize = 16;
+
 /// A sum over taps and input channels, for every output position of three axes.
 struct Product {
     t: Axis,
@@ -188,20 +191,39 @@ impl Product {
     fn pack(&self, block: Block, width: usize, w: &[f32], panel: &mut [f32]) {
         let lanes = block.vectors * width;
         let w = &w[block.group * self.w_group + block.first * self.w_out..];
-        let mut rows = panel.chunks_exact_mut(lanes);
+        let mut taps = panel.chunks_exact_mut(lanes * self.in_group);
         for jt in 0..self.t.taps {
             for jh in 0..self.h.taps {
                 for jw in 0..self.w.taps {
                     let tap = (self.t.tap(jt) * self.kernel_h + self.h.tap(jh)) * self.kernel_w + self.w.tap(jw);
-                    for (c, row) in rows.by_ref().take(self.in_group).enumerate() {
-                        let w = &w[tap * self.w_tap + c * self.w_in..];
-                        let (used, rest) = row.split_at_mut(block.channels);
-                        for (to, from) in used.iter_mut().zip(w.iter().step_by(self.w_out)) {
-                            *to = *from;
-                        }
-                        rest.fill(0.0);
+                    if let Some(panel) = taps.next() {
+                        self.pack_tap(&w[tap * self.w_tap..], lanes, block.channels, panel);
                     }
                 }
+            }
+        }
+    }
+
+    /// One tap of a panel: \[input channels\]\[lanes\].
+    fn pack_tap(&self, w: &[f32], lanes: usize, channels: usize, panel: &mut [f32]) {
+        for (group, panel) in panel.chunks_mut(PACKED_ROWS * lanes).enumerate() {
+            let first = group * PACKED_ROWS;
+            if self.w_out == 1 {
+                for (row, panel) in panel.chunks_exact_mut(lanes).enumerate() {
+                    panel[..channels].copy_from_slice(&w[(first + row) * self.w_in..][..channels]);
+                    panel[channels..].fill(0.0);
+                }
+                continue;
+            }
+            let rows = panel.len() / lanes;
+            for lane in 0..channels {
+                let from = w[lane * self.w_out + first * self.w_in..].iter().step_by(self.w_in);
+                for (to, from) in panel[lane..].iter_mut().step_by(lanes).zip(from.take(rows)) {
+                    *to = *from;
+                }
+            }
+            for row in panel.chunks_exact_mut(lanes) {
+                row[channels..].fill(0.0);
             }
         }
     }

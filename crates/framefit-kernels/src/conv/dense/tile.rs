@@ -59,40 +59,40 @@ unsafe fn tile<V: Lanes, const M: usize, const N: usize>(tile: &Tile) {
     // SAFETY: the caller vouches for the instruction set and for every address.
     unsafe {
         let mut sums = [[V::zero(); N]; M];
-        for jt in 0..tile.t.count {
-            let x = tile.x.add(jt * tile.t.x_pitch);
-            let panel = tile.panel.add(jt * tile.t.w_pitch);
-            for jh in 0..tile.h.count {
-                let x = x.add(jh * tile.h.x_pitch);
-                let panel = panel.add(jh * tile.h.w_pitch);
-                for jw in 0..tile.w.count {
-                    let x = x.add(jw * tile.w.x_pitch);
-                    let panel = panel.add(jw * tile.w.w_pitch);
-                    run::<V, M, N>(&mut sums, x, tile.x_step, panel, tile.run);
+        let (mut x_t, mut panel_t) = (tile.x, tile.panel);
+        for _ in 0..tile.t.count {
+            let (mut x_h, mut panel_h) = (x_t, panel_t);
+            for _ in 0..tile.h.count {
+                let (mut x_w, mut panel_w) = (x_h, panel_h);
+                for _ in 0..tile.w.count {
+                    run::<V, M, N>(&mut sums, x_w, tile.x_step, panel_w, tile.run);
+                    x_w = x_w.wrapping_add(tile.w.x_pitch);
+                    panel_w = panel_w.wrapping_add(tile.w.w_pitch);
                 }
+                x_h = x_h.wrapping_add(tile.h.x_pitch);
+                panel_h = panel_h.wrapping_add(tile.h.w_pitch);
             }
+            x_t = x_t.wrapping_add(tile.t.x_pitch);
+            panel_t = panel_t.wrapping_add(tile.t.w_pitch);
         }
-        let mut bias = [V::zero(); N];
-        for (n, bias) in bias.iter_mut().enumerate() {
-            *bias = V::load(tile.bias.add(n * V::WIDTH));
-        }
-        for (m, sums) in sums.iter().enumerate() {
-            let y = tile.y.add(m * tile.y_step);
-            for (n, (sum, bias)) in sums.iter().zip(bias).enumerate() {
-                let y = y.add(n * V::WIDTH);
-                let lanes = if n + 1 == N { tile.last_lanes } else { V::WIDTH };
-                let mut sum = sum.add(bias);
+        let full = tile.last_lanes == V::WIDTH;
+        for (n, lanes) in (0..N).map(|n| (n, if n + 1 == N { tile.last_lanes } else { V::WIDTH })) {
+            let bias = V::load(tile.bias.add(n * V::WIDTH));
+            let mut y = tile.y.add(n * V::WIDTH);
+            for sums in &sums {
+                let mut sum = sums[n].add(bias);
                 if tile.accumulate {
                     sum = sum.add(V::load_part(y, lanes));
                 }
                 if tile.relu {
                     sum = sum.relu();
                 }
-                if lanes == V::WIDTH {
+                if n + 1 < N || full {
                     sum.store(y);
                 } else {
                     sum.store_part(y, lanes);
                 }
+                y = y.wrapping_add(tile.y_step);
             }
         }
     }

@@ -16,6 +16,15 @@ use crate::threads::Pool;
 /// Output positions that meet all taps before the next ones.
 const STRETCH: usize = 128;
 
+/// Rows of fewer positions than this are taken several together, up to MOST_ROWS.
+const SHORT_ROW: usize = 64;
+
+/// Rows that are taken together, at most.
+const MOST_ROWS: usize = 16;
+
+/// Rows of at most this many positions are copied whole where they have a border.
+const COPIED_ROW: usize = 32;
+
 /// Partial sums take at most this many elements, unless one slice alone takes more.
 const PARTIALS: usize = 1 << 20;
 
@@ -120,6 +129,9 @@ impl<'s> Weights<'s> {
         let (count, stretches) = (self.s.output.w, self.stretches());
         let (lo, hi) = (stretch * count / stretches, (stretch + 1) * count / stretches);
         let inside = self.w.interior();
+        if inside.len() < count && count <= COPIED_ROW {
+            return [lo..hi, hi..hi, hi..hi];
+        }
         let (a, b) = (inside.start.clamp(lo, hi), inside.end.clamp(lo, hi));
         [lo..a, a..b, b..hi]
     }
@@ -136,7 +148,12 @@ impl<'s> Weights<'s> {
         (positions - 1) * self.w.in_step + (self.w.taps - 1) * self.w.in_dilation + 1
     }
 
-    /// The longest left and right borders of any stretch.
+    /// Rows that are taken together.
+    fn group_rows(&self) -> usize {
+        (SHORT_ROW / self.s.output.w.max(1)).clamp(1, MOST_ROWS)
+    }
+
+    /// The longest left and right borders of any stretch, for each row of a group.
     fn borders(&self) -> [usize; 2] {
         let mut most = [0, 0];
         for stretch in 0..self.stretches() {
@@ -148,7 +165,7 @@ impl<'s> Weights<'s> {
 
     fn scratch(&self, threads: usize) -> usize {
         let [left, right] = self.borders();
-        self.slices * (self.weights_len + self.lanes) + threads * (left + right)
+        self.slices * (self.weights_len + self.lanes) + threads * self.group_rows() * (left + right)
     }
 
     fn x_row(&self, t: usize, clip: usize, h: usize) -> usize {
@@ -166,8 +183,10 @@ struct Work<'a> {
     /// Partial sums of the slice: whole panels, of which this task writes those of its blocks and time taps.
     partial: *mut f32,
     partial_bias: Option<*mut f32>,
-    left: &'a mut [f32],
-    right: &'a mut [f32],
+    /// Zero-padded inputs, for each row of a group.
+    borders: &'a mut [f32],
+    left_len: usize,
+    right_len: usize,
     blocks: Range<usize>,
     taps_t: Range<usize>,
 }
@@ -192,41 +211,40 @@ impl Work<'_> {
         }
     }
 
-    /// Adds the products of one output row.
-    fn row(&mut self, row: usize) {
+    /// Adds the products of a few neighbouring output rows.
+    fn rows(&mut self, rows: Range<usize>) {
         let it = self.weights;
         let s = it.s;
-        let (oh, clip, qt) = (row % s.output.h, row / s.output.h % s.clips, row / s.output.h / s.clips);
-        let valid_t = it.t.valid_taps(qt);
-        let taps_t = valid_t.start.max(self.taps_t.start)..valid_t.end.min(self.taps_t.end);
-        let taps_h = it.h.valid_taps(oh);
-        let dy_row = row * s.output.w * s.out_channels;
         for stretch in 0..it.stretches() {
             let parts = it.parts(stretch);
-            self.bias(dy_row, parts[0].start..parts[2].end);
-            for jt in taps_t.clone() {
-                let t = (it.t.input(qt) + (jt * it.t.in_dilation) as isize) as usize;
-                for jh in taps_h.clone() {
-                    let h = (it.h.input(oh) + (jh * it.h.in_dilation) as isize) as usize;
-                    self.tap_row(it.x_row(t, clip, h), dy_row, &parts, jt * s.kernel.h + jh);
+            self.bias(rows.clone(), parts[0].start..parts[2].end);
+            for jt in self.taps_t.clone() {
+                for jh in 0..s.kernel.h {
+                    self.tap_row(rows.clone(), &parts, jt, jh);
                 }
             }
         }
     }
 
     /// Adds dy to the partial bias: as the gradient of a weight whose input is always one.
-    fn bias(&self, dy_row: usize, positions: Range<usize>) {
+    fn bias(&self, rows: Range<usize>, positions: Range<usize>) {
         let it = self.weights;
         let Some(bias) = self.partial_bias else { return };
+        let mut strips = [Strip::EMPTY; MOST_ROWS];
+        for (strip, row) in strips.iter_mut().zip(rows.clone()) {
+            *strip =
+                Strip { x: &ONE, x_step: 0, dy: dy_at(it.s, self.dy, row, positions.start), count: positions.len() };
+        }
         for index in self.blocks.clone() {
             let block = it.block(index);
-            let strip =
-                Strip { x: &ONE, x_step: 0, dy: self.dy_at(block, dy_row, positions.start), count: positions.len() };
-            // SAFETY: `dy_at` gives the block's channels of positions of the row; the sums are the block's
-            // lanes of the slice's bias, which this task owns; the tiles' instruction set has been found.
+            // SAFETY: each strip holds positions of one row of dy, of which the block's channels are read; the
+            // sums are the block's lanes of the slice's bias, which this task owns; the tiles' instruction set
+            // has been found.
             unsafe {
                 self.tiles.functions(block.vectors)[0](&WeightTile {
-                    strips: [strip, Strip::EMPTY, Strip::EMPTY],
+                    strips: &strips[..rows.len()],
+                    x_first: 0,
+                    dy_first: block.group * it.group_k + block.first,
                     dy_step: it.s.out_channels,
                     last_lanes: block.channels - (block.vectors - 1) * it.width,
                     sums: bias.add(block.bias),
@@ -235,16 +253,55 @@ impl Work<'_> {
         }
     }
 
-    /// Adds the products of one stretch of dy with one kernel row of x.
-    fn tap_row(&mut self, x_row: usize, dy_row: usize, parts: &[Range<usize>; 3], tap_row: usize) {
+    /// The stretch's positions of each row that reads valid inputs at time tap `jt` and height tap `jh`: the
+    /// strips' number.
+    fn strips(
+        &mut self,
+        rows: Range<usize>,
+        parts: &[Range<usize>; 3],
+        (jt, jh): (usize, usize),
+        strips: &mut [Strip; 3 * MOST_ROWS],
+    ) -> usize {
         let it = self.weights;
         let s = it.s;
-        let x_row = &self.x[x_row..x_row + s.input.w * s.channels];
-        copy_border(it, x_row, &parts[0], self.left);
-        copy_border(it, x_row, &parts[2], self.right);
-        let inside = x_row.as_ptr().wrapping_offset(it.w.input(parts[1].start) * s.channels as isize);
-        let starts = [self.left.as_ptr(), inside, self.right.as_ptr()];
+        let mut count = 0;
+        let borders = self.borders.chunks_exact_mut((self.left_len + self.right_len).max(1));
+        let mut borders = borders.map(Some).chain(std::iter::repeat_with(|| None));
+        for row in rows {
+            let border = borders.next().flatten().unwrap_or_default();
+            let (oh, clip, qt) = (row % s.output.h, row / s.output.h % s.clips, row / s.output.h / s.clips);
+            if !it.t.valid_taps(qt).contains(&jt) || !it.h.valid_taps(oh).contains(&jh) {
+                continue;
+            }
+            let t = (it.t.input(qt) + (jt * it.t.in_dilation) as isize) as usize;
+            let h = (it.h.input(oh) + (jh * it.h.in_dilation) as isize) as usize;
+            let x_row = &self.x[it.x_row(t, clip, h)..][..s.input.w * s.channels];
+            let (left, right) = border.split_at_mut(self.left_len);
+            copy_border(it, x_row, &parts[0], left);
+            copy_border(it, x_row, &parts[2], right);
+            let inside = x_row.as_ptr().wrapping_offset(it.w.input(parts[1].start) * s.channels as isize);
+            for (x, part) in [left.as_ptr(), inside, right.as_ptr()].into_iter().zip(parts) {
+                if part.is_empty() {
+                    continue;
+                }
+                let dy = dy_at(s, self.dy, row, part.start);
+                strips[count] = Strip { x, x_step: s.stride.w * s.channels, dy, count: part.len() };
+                count += 1;
+            }
+        }
+        count
+    }
 
+    /// Adds the products of one stretch of each row of dy with the rows of x that it reads at one tap.
+    fn tap_row(&mut self, rows: Range<usize>, parts: &[Range<usize>; 3], jt: usize, jh: usize) {
+        let it = self.weights;
+        let s = it.s;
+        let mut strips = [Strip::EMPTY; 3 * MOST_ROWS];
+        let count = self.strips(rows, parts, (jt, jh), &mut strips);
+        let strips = &strips[..count];
+        if strips.is_empty() {
+            return;
+        }
         // One run covers a kernel row where its inputs are neighbours.
         let joined = s.groups == 1 && s.dilation.w == 1;
         let (runs, run) = if joined { (1, s.kernel.w * it.group_c) } else { (s.kernel.w, it.group_c) };
@@ -254,23 +311,19 @@ impl Work<'_> {
             let lanes = block.vectors * it.width;
             for jw in 0..runs {
                 let x_first = jw * s.dilation.w * s.channels + block.group * it.group_c;
-                let sums_row = (tap_row * s.kernel.w + jw) * it.group_c;
+                let sums_row = ((jt * s.kernel.h + jh) * s.kernel.w + jw) * it.group_c;
                 let count = run.div_ceil(functions.len());
                 for tile in 0..count {
                     let elements = tile * run / count..(tile + 1) * run / count;
-                    let strip = |part: usize| Strip {
-                        x: starts[part].wrapping_add(x_first + elements.start),
-                        x_step: s.stride.w * s.channels,
-                        dy: self.dy_at(block, dy_row, parts[part].start),
-                        count: parts[part].len(),
-                    };
                     // SAFETY: each strip reads, for each of its positions, elements of one run of the slab's
-                    // row or of a border; `dy_at` gives the block's channels of positions of the row. The
-                    // sums are rows of the block's panel that this task owns. The tiles' instruction set has
-                    // been found.
+                    // row or of a border, and the block's channels of positions of one row of dy. The sums
+                    // are rows of the block's panel that this task owns. The tiles' instruction set has been
+                    // found.
                     unsafe {
                         functions[elements.len() - 1](&WeightTile {
-                            strips: [strip(0), strip(1), strip(2)],
+                            strips,
+                            x_first: x_first + elements.start,
+                            dy_first: block.group * it.group_k + block.first,
                             dy_step: s.out_channels,
                             last_lanes: block.channels - (block.vectors - 1) * it.width,
                             sums: self.partial.add(block.panel + (sums_row + elements.start) * lanes),
@@ -280,13 +333,11 @@ impl Work<'_> {
             }
         }
     }
+}
 
-    /// The address of the block's first channel at a position of the row that starts at `dy_row`.
-    fn dy_at(&self, block: Block, dy_row: usize, position: usize) -> *const f32 {
-        let it = self.weights;
-        let at = dy_row + position * it.s.out_channels + block.group * it.group_k + block.first;
-        self.dy.as_ptr().wrapping_add(at)
-    }
+/// The address of the first channel at a position of a row of dy.
+fn dy_at(s: &ConvShape, dy: &[f32], row: usize, position: usize) -> *const f32 {
+    dy.as_ptr().wrapping_add((row * s.output.w + position) * s.out_channels)
 }
 
 static ONE: f32 = 1.0;
@@ -361,7 +412,7 @@ pub(in crate::conv) fn weight_gradient(isa: Isa, s: &ConvShape, args: ConvWeight
         return;
     }
     let [left_len, right_len] = it.borders();
-    let border_len = left_len + right_len;
+    let border_len = it.group_rows() * (left_len + right_len);
     let (partials, scratch) = args.scratch.split_at_mut(it.slices * it.weights_len);
     let (biases, scratch) = scratch.split_at_mut(it.slices * it.lanes);
     let shared_partials = SharedMut::new(partials);
@@ -377,8 +428,7 @@ pub(in crate::conv) fn weight_gradient(isa: Isa, s: &ConvShape, args: ConvWeight
             (block..block + 1, jt..jt + 1)
         };
         // SAFETY: each thread has its own borders.
-        let border = unsafe { borders.part(task.thread * border_len..(task.thread + 1) * border_len) };
-        let (left, right) = border.split_at_mut(left_len);
+        let borders = unsafe { borders.part(task.thread * border_len..(task.thread + 1) * border_len) };
         let mut work = Work {
             weights: &it,
             tiles,
@@ -387,14 +437,16 @@ pub(in crate::conv) fn weight_gradient(isa: Isa, s: &ConvShape, args: ConvWeight
             partial: shared_partials.start().wrapping_add(slice * it.weights_len),
             partial_bias: (with_bias && taps_t.start == 0)
                 .then(|| shared_biases.start().wrapping_add(slice * it.lanes)),
-            left,
-            right,
+            borders,
+            left_len,
+            right_len,
             blocks,
             taps_t,
         };
         work.clear();
-        for row in slice * it.rows / it.slices..(slice + 1) * it.rows / it.slices {
-            work.row(row);
+        let rows = slice * it.rows / it.slices..(slice + 1) * it.rows / it.slices;
+        for first in rows.clone().step_by(it.group_rows()) {
+            work.rows(first..(first + it.group_rows()).min(rows.end));
         }
     });
     reduce(&it, partials, biases, (args.dw, args.db), pool);

@@ -4,6 +4,7 @@ use crate::isa::Isa;
 use crate::lanes::{Avx2, Avx512, Lanes};
 
 /// Neighbouring output positions: position i reads x + i·x_step and dy + i·dy_step.
+#[derive(Clone, Copy)]
 pub(super) struct Strip {
     pub(super) x: *const f32,
     pub(super) x_step: usize,
@@ -12,12 +13,15 @@ pub(super) struct Strip {
 }
 
 impl Strip {
+    /// No positions.
     pub(super) const EMPTY: Strip = Strip { x: std::ptr::null(), x_step: 0, dy: std::ptr::null(), count: 0 };
 }
 
-/// sums\[element\]\[lane\] += Σ over positions of x\[element\] · dy\[lane\].
-pub(super) struct WeightTile {
-    pub(super) strips: [Strip; 3],
+/// sums\[element\]\[lane\] += Σ over the positions of `strips` of x\[x_first + element\] · dy\[dy_first + lane\].
+pub(super) struct WeightTile<'a> {
+    pub(super) strips: &'a [Strip],
+    pub(super) x_first: usize,
+    pub(super) dy_first: usize,
     pub(super) dy_step: usize,
     /// Lanes of the last register that are channels.
     pub(super) last_lanes: usize,
@@ -29,7 +33,7 @@ pub(super) struct WeightTile {
 /// # Safety
 ///
 /// The instruction set must be there, and every address that the tile names must be valid.
-pub(super) type WeightTileFn = unsafe fn(&WeightTile);
+pub(super) type WeightTileFn = unsafe fn(&WeightTile<'_>);
 
 /// The tile functions of one instruction set.
 pub(super) struct WeightTileSet {
@@ -58,12 +62,13 @@ impl WeightTileSet {
 ///
 /// As for [`WeightTileFn`].
 #[inline(always)]
-unsafe fn tile<V: Lanes, const M: usize, const N: usize>(tile: &WeightTile) {
+unsafe fn tile<V: Lanes, const M: usize, const N: usize>(tile: &WeightTile<'_>) {
     // SAFETY: the caller vouches for the instruction set and for every address.
     unsafe {
         let mut sums = [[V::zero(); N]; M];
-        for strip in &tile.strips {
-            let (mut x, mut dy) = (strip.x, strip.dy);
+        for strip in tile.strips {
+            let mut x = strip.x.wrapping_add(tile.x_first);
+            let mut dy = strip.dy.wrapping_add(tile.dy_first);
             for _ in 0..strip.count {
                 let mut lanes = [V::zero(); N];
                 for (n, lanes) in lanes.iter_mut().enumerate() {
@@ -93,7 +98,7 @@ unsafe fn tile<V: Lanes, const M: usize, const N: usize>(tile: &WeightTile) {
 ///
 /// As for [`WeightTileFn`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn avx512<const M: usize, const N: usize>(it: &WeightTile) {
+unsafe fn avx512<const M: usize, const N: usize>(it: &WeightTile<'_>) {
     // SAFETY: the caller vouches for every address; the instruction set is this function's.
     unsafe { tile::<Avx512, M, N>(it) }
 }
@@ -102,7 +107,7 @@ unsafe fn avx512<const M: usize, const N: usize>(it: &WeightTile) {
 ///
 /// As for [`WeightTileFn`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const M: usize, const N: usize>(it: &WeightTile) {
+unsafe fn avx2<const M: usize, const N: usize>(it: &WeightTile<'_>) {
     // SAFETY: the caller vouches for every address; the instruction set is this function's.
     unsafe { tile::<Avx2, M, N>(it) }
 }
