@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_kept() {
-        let needed = || vec![Needed::new(vec![0..10]), Needed::new(vec![0..20]), Needed::new(vec![0..10])];
+        let needed = || [10, 20, 10].map(|frames| Needed::new(std::iter::once(0..frames).collect())).to_vec();
         for (limit, kept) in [(0, 0), (99, 0), (100, 100), (299, 200), (300, 300), (400, 400), (u64::MAX, 400)] {
             let store = FrameStore::new(needed(), 10, limit);
             assert_eq!(store.bytes(), kept, "{limit}");

@@ -44,10 +44,12 @@ impl Converter {
         let green = 1.0 - red - blue;
         let (offset, luma, chroma) = if full_range { (0, 1.0, 1.0) } else { (16, 255.0 / 219.0, 255.0 / 224.0) };
         let fixed = |value: f64| (value * ONE).round() as i32;
+        // Rounded up, so that white stays white where fractions are cut off.
+        let gain = (luma * ONE).ceil() as i32;
         let mut expanded = Box::new([0; 256]);
         let mut grey = Box::new([0; 256]);
         for (code, (expanded, grey)) in expanded.iter_mut().zip(grey.iter_mut()).enumerate() {
-            *expanded = (code as i32 - offset) * fixed(luma);
+            *expanded = (code as i32 - offset) * gain;
             *grey = level(*expanded + (1 << 15));
         }
         Self {

@@ -17,6 +17,9 @@ pub(super) struct Images {
     converted: Vec<u8>,
 }
 
+/// What an image file may hold beside its pixels: headers, colour profiles, a thumbnail.
+const MAX_FILE_OVERHEAD: u64 = 1 << 20;
+
 impl Images {
     pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
         let io = |cause| SourceError::Io { path: path.into(), cause };
@@ -46,11 +49,11 @@ impl Images {
     }
 
     pub(super) fn info(&self) -> VideoInfo {
-        // The stored image (up to four 16-bit channels), its conversion to 8 bits, the frame handed out, and what the
+        // The image (up to four 16-bit channels), the frame handed out, the file (as `read` accepts it), and what the
         // decoder keeps of a progressive JPEG (16-bit coefficients of three components).
         let pixels = (self.height * self.width) as u64;
         let names = self.names.iter().map(|name| 64 + name.as_os_str().len() as u64).sum::<u64>();
-        let decoder_bytes = pixels * (8 + 4 + 3 + 6) + (1 << 20) + names;
+        let decoder_bytes = pixels * (8 + 3 + 4 + 6) + MAX_FILE_OVERHEAD + (128 << 10) + names;
         VideoInfo { frames: self.names.len(), height: self.height, width: self.width, decoder_bytes }
     }
 
@@ -81,6 +84,11 @@ impl Images {
             let Some(name) = self.names.get(number) else { break };
             let path = self.path.join(name);
             self.check(name, dimensions(&path)?)?;
+            let got = std::fs::metadata(&path).map_err(|cause| SourceError::Io { path: path.clone(), cause })?.len();
+            let limit = 4 * (self.height * self.width) as u64 + MAX_FILE_OVERHEAD;
+            if got > limit {
+                return Err(SourceError::Limit { path, what: "the size of the image file in bytes", got, limit });
+            }
             let failed = |what: String| SourceError::Image { path: path.clone(), what };
             let reader = reader(&path)?;
             let decoder =

@@ -17,6 +17,8 @@ use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+pub use mp4::assumed_decoder_bytes;
+
 /// What is known about a video without decoding it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VideoInfo {
@@ -47,8 +49,8 @@ pub enum SourceError {
     NoVideo { path: PathBuf, found: &'static str },
     #[error("{}: H.264 with {feature} cannot be decoded. {REENCODE}", path.display())]
     Feature { path: PathBuf, feature: String },
-    #[error("{}: the file ends before its video does: {missing}. Copy or download it again, or keep its good part with `ffmpeg -i in.mp4 -c:v libx264 out.mp4`", path.display())]
-    Truncated { path: PathBuf, missing: String },
+    #[error("{}: the file ends before its video does: {missing}. Copy or download it again{}", path.display(), if *playable { ", or keep its good part with `ffmpeg -i in.mp4 -c:v libx264 out.mp4`" } else { "" })]
+    Truncated { path: PathBuf, missing: String, playable: bool },
     #[error("{}: the file's index is damaged: {what}. Copy or download it again, or re-encode it with `ffmpeg -i in.mp4 -c:v libx264 out.mp4`", path.display())]
     Index { path: PathBuf, what: String },
     #[error("{}: {what} is {got}, more than the {limit} that is accepted", path.display())]

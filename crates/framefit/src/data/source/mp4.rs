@@ -40,18 +40,53 @@ pub(super) struct Mp4 {
 const NOT_SHOWN: u32 = u32::MAX;
 
 /// What the sequence parameter set says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     /// Before rotation.
     height: usize,
     width: usize,
     coded_pixels: u64,
     reference_frames: u64,
-    samples_bytes: u64,
+    /// Tenths of a byte of all planes per pixel.
+    planes: u64,
+    /// More than 8 bits per sample.
+    deep: bool,
+    interlaced: bool,
 }
 
 /// Most macroblocks of a frame at the highest level of the standard (6.2).
 const MAX_MACROBLOCKS: u64 = 139_264;
+
+/// What the decoder holds for the whole process once it has been used: its code tables.
+const DECODER_TABLES: u64 = 200 << 10;
+/// Parameter sets, the state of the entropy decoder, rows for prediction.
+const DECODER_STATE: u64 = 24 << 10;
+
+impl Stream {
+    /// Upper bound of the bytes of pictures while decoding. In tenths of a byte per coded pixel: each reference picture
+    /// and its motion; frames held for reordering; the picture at work with its macroblock data, once more as the
+    /// decoder copies it before a further slice, and as it is handed out; the other field; the converted frame, and
+    /// once more where it is turned or first brought to 8 bits.
+    const fn picture_bytes(&self, reorder: u64, turned: bool) -> u64 {
+        const MOTION: u64 = 12;
+        const MACROBLOCKS: u64 = 33;
+        const CONVERTED: u64 = 30;
+        let Self { coded_pixels, reference_frames, planes, .. } = *self;
+        let at_work = 2 * (planes + MACROBLOCKS) + planes + if self.interlaced { planes } else { 0 };
+        let converted = CONVERTED * if turned { 2 } else { 1 } + if self.deep { planes / 2 } else { 0 };
+        (reference_frames * (planes + MOTION) + reorder * planes + at_work + converted) * coded_pixels / 10
+    }
+}
+
+/// What decoding a video of 8-bit H.264 takes whose file is not at hand: four reference frames and two for
+/// reordering, as encoders use where nothing else is asked for.
+pub const fn assumed_decoder_bytes(height: usize, width: usize) -> u64 {
+    const SAMPLES: u64 = 256 << 10;
+    let coded_pixels = (height.next_multiple_of(16) * width.next_multiple_of(16)) as u64;
+    let stream =
+        Stream { height, width, coded_pixels, reference_frames: 4, planes: 15, deep: false, interlaced: false };
+    stream.picture_bytes(2, false) + DECODER_TABLES + DECODER_STATE + SAMPLES
+}
 
 impl Mp4 {
     pub(super) fn open(path: &Path, mut file: File) -> Result<Self, SourceError> {
@@ -67,7 +102,7 @@ impl Mp4 {
             place: places(&track),
             track,
             length_size,
-            stream: Stream { height: 0, width: 0, coded_pixels: 0, reference_frames: 0, samples_bytes: 1 },
+            stream: Stream::default(),
             decoder: Decoder::new(),
             next: None,
             held: Vec::new(),
@@ -84,8 +119,8 @@ impl Mp4 {
             matrix => (matrix, info.full_range),
         };
         opened.converter = Converter::new(matrix, full_range);
-        // A coded picture is at most as large as its samples stored plainly, and some headers.
-        let limit = opened.stream.coded_pixels * 3 * opened.stream.samples_bytes + (1 << 20);
+        // A coded picture is about as large as its samples stored plainly at most; twice that, and some headers.
+        let limit = opened.stream.coded_pixels * opened.stream.planes / 5 + (1 << 20);
         let got = u64::from(opened.track.largest_sample);
         if got > limit {
             return Err(SourceError::Limit {
@@ -110,17 +145,15 @@ impl Mp4 {
         VideoInfo { frames: self.track.shown.len(), height, width, decoder_bytes: self.decoder_bytes() }
     }
 
-    /// Upper bound of the bytes held while decoding. Per coded pixel: 1.5 samples (2 in 4:2:2) and the motion and
-    /// macroblock data of each reference picture and of the picture at work; the frames held for reordering; the
-    /// converted frame, and once more where it is turned.
+    /// Upper bound of the bytes held: while decoding, or while the index is read.
     fn decoder_bytes(&self) -> u64 {
-        let Stream { coded_pixels, reference_frames, samples_bytes, .. } = self.stream;
-        let picture = coded_pixels * 2 * samples_bytes;
-        let motion = coded_pixels * 3 / 2;
-        let pictures = (reference_frames + 4) * (picture + motion) + self.track.reorder as u64 * picture;
-        let table = self.track.samples.len() as u64 * 24 + self.track.shown.len() as u64 * 4;
-        let samples = 4 * u64::from(self.track.largest_sample);
-        pictures + 6 * coded_pixels + table + samples + (64 << 10)
+        let turned = self.track.orientation != Orientation::default();
+        let pictures = self.stream.picture_bytes(self.track.reorder as u64, turned);
+        let entries = self.track.samples.len() as u64 + self.track.shown.len() as u64;
+        // A sample is held as read, without its escape bytes, and as the decoder copies it.
+        let decoding = pictures + 3 * u64::from(self.track.largest_sample) + 20 * entries;
+        let opening = self.track.index_bytes + 40 * entries;
+        decoding.max(opening) + DECODER_TABLES + DECODER_STATE
     }
 
     /// The sequence parameter set: of the configuration, else of the first sample.
@@ -206,8 +239,10 @@ impl Mp4 {
             let frame = match self.decode(i, !hold && now.is_empty()) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => continue,
-                // Pictures shown before the one that decoding began at may lack their references; none is wanted.
-                Err(SourceError::Decode { .. }) if self.place.get(i) < self.place.get(start) => continue,
+                // Pictures shown before the one that decoding began at may lack their references.
+                Err(SourceError::Decode { .. }) if now.is_empty() && self.place.get(i) < self.place.get(start) => {
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             self.next = Some(i + 1);
@@ -411,7 +446,9 @@ fn stream(path: &Path, info: &SpsInfo) -> Result<Stream, SourceError> {
         width: info.width as usize,
         coded_pixels: macroblocks * 256,
         reference_frames: info.reference_frames.min(16).into(),
-        samples_bytes: if depth > 8 { 2 } else { 1 },
+        planes: (if info.chroma_format == 2 { 20 } else { 15 }) * (if depth > 8 { 2 } else { 1 }),
+        deep: depth > 8,
+        interlaced: !info.progressive,
     })
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Npy {
 }
 
 /// Longest header that is read; NumPy's own limit is lower.
-const MAX_HEADER: usize = 1 << 16;
+const MAX_HEADER: usize = 1 << 14;
 
 impl Npy {
     pub(super) fn open(path: &Path, mut file: File) -> Result<Self, SourceError> {
@@ -28,7 +28,7 @@ impl Npy {
         let wrong = |what: String| SourceError::Npy { path: path.into(), what };
         let length = file.seek(SeekFrom::End(0)).map_err(io)?;
         file.seek(SeekFrom::Start(0)).map_err(io)?;
-        let mut start = Vec::new();
+        let mut start = Vec::with_capacity(MAX_HEADER);
         (&mut file).take(MAX_HEADER as u64).read_to_end(&mut start).map_err(io)?;
         let (header, data) = header(&start).ok_or_else(|| wrong("the array's header is cut off".into()))?;
         let kind = text_after(header, "descr").unwrap_or("unknown");
@@ -60,7 +60,7 @@ impl Npy {
         if u128::from(data) + bytes > u128::from(length) {
             let missing =
                 format!("shape {shape:?} needs {bytes} bytes, but only {} follow", length.saturating_sub(data));
-            return Err(SourceError::Truncated { path: path.into(), missing });
+            return Err(SourceError::Truncated { path: path.into(), missing, playable: false });
         }
         let [frames, height, width, channels] = [frames, height, width, channels].map(|n| n as usize);
         Ok(Self {
@@ -83,7 +83,7 @@ impl Npy {
     pub(super) fn info(&self) -> VideoInfo {
         // One frame as stored, one as handed out.
         let pixels = (self.height * self.width) as u64;
-        let decoder_bytes = pixels * (self.channels as u64 + 3) + MAX_HEADER as u64;
+        let decoder_bytes = pixels * (self.channels as u64 + 3) + 2 * MAX_HEADER as u64;
         VideoInfo { frames: self.frames, height: self.height, width: self.width, decoder_bytes }
     }
 

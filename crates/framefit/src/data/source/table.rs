@@ -47,6 +47,8 @@ pub(super) struct Track {
     /// Most samples that precede a frame in decoding order and follow it in presentation order.
     pub(super) reorder: usize,
     pub(super) largest_sample: u32,
+    /// Bytes of the largest part of the index.
+    pub(super) index_bytes: u64,
 }
 
 /// Largest index (`moov`, `moof`) that is read.
@@ -62,6 +64,7 @@ impl Track {
         let mut building: Option<Building> = None;
         let mut at = 0u64;
         let mut cut = None;
+        let mut index_bytes = 0;
         for _ in 0..MAX_BOXES {
             if at >= length {
                 break;
@@ -76,12 +79,13 @@ impl Track {
             if matches!(&header.kind, b"moov" | b"moof") {
                 if end > length {
                     let missing = format!("its index needs {} bytes more", end - length);
-                    return Err(SourceError::Truncated { path: path.into(), missing });
+                    return Err(SourceError::Truncated { path: path.into(), missing, playable: false });
                 }
                 if size > MAX_INDEX_BYTES {
                     let (what, limit) = ("the size of the index in bytes", MAX_INDEX_BYTES);
                     return Err(SourceError::Limit { path: path.into(), what, got: size, limit });
                 }
+                index_bytes = size.max(index_bytes);
                 let content = content(file, at + header.header, size).map_err(io)?;
                 match (&mut building, &header.kind) {
                     (None, b"moov") => building = Some(Building::from_movie(path, &content, length)?),
@@ -95,12 +99,13 @@ impl Track {
             at = end;
         }
         match building {
-            Some(building) => building.finish(path, length, cut.is_some()),
+            Some(building) => building.finish(path, length, cut.is_some()).map(|track| Track { index_bytes, ..track }),
             None => Err(SourceError::Truncated {
                 path: path.into(),
                 missing: format!(
                     "no index (moov box) in its {length} bytes; it is written last, so the file was cut off or its recording was not closed"
                 ),
+                playable: false,
             }),
         }
     }
@@ -230,7 +235,7 @@ impl Building {
             && u64::from(size) * u64::from(count) > length
         {
             let missing = format!("{count} frames of {size} bytes do not fit into {length} bytes");
-            return Err(SourceError::Truncated { path: path.into(), missing });
+            return Err(SourceError::Truncated { path: path.into(), missing, playable: false });
         }
         let mut places = Places::new(tables)
             .ok_or_else(|| damaged(path, "its tables of places (stsc, stco) are missing or too short"))?;
@@ -332,12 +337,12 @@ impl Building {
         Ok(at)
     }
 
-    fn finish(self, path: &Path, length: u64, cut: bool) -> Result<Track, SourceError> {
+    fn finish(mut self, path: &Path, length: u64, cut: bool) -> Result<Track, SourceError> {
         let listed = self.samples.iter().filter(|sample| sample.size > 0).count();
         if listed == 0 {
             let path = path.into();
             return Err(if cut {
-                SourceError::Truncated { path, missing: "its index lists no frame yet".into() }
+                SourceError::Truncated { path, missing: "its index lists no frame yet".into(), playable: false }
             } else {
                 SourceError::NoVideo { path, found: "its video track has no frames" }
             });
@@ -346,10 +351,12 @@ impl Building {
         let present = self.samples.iter().filter(|sample| sample.size > 0 && inside(sample)).count();
         if present < listed {
             let missing = format!("the index lists {listed} frames, but only {present} lie inside its {length} bytes");
-            return Err(SourceError::Truncated { path: path.into(), missing });
+            return Err(SourceError::Truncated { path: path.into(), missing, playable: true });
         }
         let shown = self.presentation(path)?;
+        self.samples.shrink_to_fit();
         Ok(Track {
+            index_bytes: 0,
             reorder: reorder(&shown),
             largest_sample: self.samples.iter().map(|sample| sample.size).max().unwrap_or(0),
             samples: self.samples,
@@ -369,7 +376,7 @@ impl Building {
         if self.edits.is_empty() {
             return Ok(by_time);
         }
-        let mut shown = Vec::with_capacity(by_time.len());
+        let mut shown = Vec::new();
         for edit in &self.edits {
             let end = match (edit.duration, self.movie_scale) {
                 (0, _) | (_, 0) => i64::MAX,
@@ -384,6 +391,7 @@ impl Building {
             check_count(path, (shown.len() + to.saturating_sub(from)) as u64)?;
             shown.extend_from_slice(by_time.get(from..to).unwrap_or_default());
         }
+        shown.shrink_to_fit();
         if shown.is_empty() {
             let listed = by_time.len();
             return Err(damaged(path, format!("its edit list shows none of its {listed} frames")));

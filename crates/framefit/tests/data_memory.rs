@@ -1,0 +1,91 @@
+//! What the data side promises to hold at most is not passed.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use framefit::data::{ClipSpec, Dataset, FrameSize, Loader, Manifest, Source, Split};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Peaks are of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Bytes that `work` holds at most beyond those held before.
+fn peak(work: impl FnOnce()) -> u64 {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    work();
+    (MEMORY.peak_usage() - before) as u64
+}
+
+#[test]
+fn an_open_video_keeps_its_bound() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/videos")).unwrap() {
+        files.push(entry.unwrap().path());
+    }
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
+    for name in ["fixtures/mmaction2_h264_short32f.mp4", "fixtures/gen_frames_jpg", "datasets/fly_wing/recA_fly0.mp4"] {
+        match shared.join(name) {
+            path if path.exists() => files.push(path),
+            path => eprintln!("SKIPPED: there is no {}", path.display()),
+        }
+    }
+    let mut checked = 0;
+    for path in files {
+        let mut bound = 0;
+        let peak = peak(|| {
+            let Ok(mut source) = Source::open(&path) else { return };
+            let info = source.info();
+            bound = info.decoder_bytes;
+            let mut sum = 0u64;
+            let mut sink = |_: usize, frame: &[u8]| {
+                sum += u64::from(frame[0]);
+                ControlFlow::Continue(())
+            };
+            for range in [0..info.frames, info.frames / 2..info.frames, 0..info.frames.min(5), 3..info.frames.min(9)] {
+                if range.start < range.end && source.read(range, 3, &mut sink).is_err() {
+                    return;
+                }
+            }
+        });
+        if bound > 0 {
+            assert!(peak <= bound, "{}: {peak} of {bound}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10);
+}
+
+#[test]
+fn loading_keeps_the_bound_of_the_data_set() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let videos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/videos");
+    let mut rows = String::from("video,label\n");
+    for name in ["bframes.mp4", "cropped.mp4", "fragmented.mp4", "slices.mp4"] {
+        std::fs::copy(videos.join(name), folder.path().join(name)).unwrap();
+        rows.push_str(&format!("{name},x\n"));
+    }
+    std::fs::write(folder.path().join("clips.csv"), rows).unwrap();
+    for keep in [0, 100_000, u64::MAX] {
+        for size in [FrameSize { height: 24, width: 32 }, FrameSize { height: 96, width: 100 }] {
+            let manifest = Manifest::read(&[folder.path().join("clips.csv")]).unwrap();
+            let spec = ClipSpec { frames: 8, size: Some(size), channels: 3 };
+            let mut promised = 0;
+            let peak = peak(|| {
+                let data = Arc::new(Dataset::open(manifest, spec, keep).unwrap());
+                promised = data.memory_bytes(3).total();
+                for _ in 0..2 {
+                    let mut loader = Loader::new(&data, data.clips(Split::Training).to_vec(), 3).unwrap();
+                    while loader.next().unwrap().is_some() {}
+                }
+            });
+            assert!(peak <= promised, "keep {keep}, {size:?}: {peak} of {promised}");
+        }
+    }
+}
