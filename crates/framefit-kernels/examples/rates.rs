@@ -6,13 +6,11 @@
 //! `cargo run --release -p framefit-kernels --example rates [-- FILTER...]`, where each FILTER is part of a row's or
 //! a shape's name.
 
-use std::time::Instant;
+mod common;
 
+use common::rate;
 use framefit_kernels::conv::*;
 use framefit_kernels::{Isa, Pool, Real};
-
-/// Repeats until this much time has passed.
-const SECONDS: f64 = 0.4;
 
 struct Case {
     name: &'static str,
@@ -50,34 +48,6 @@ fn cases() -> Vec<Case> {
         case("depthwise 3 3x3x3 8x230x230", [3, 3, 3], [8, 230, 230], 3, 1),
         case("depthwise 32 3x3x3 8x115x115", [32, 32, 32], [8, 115, 115], 3, 1),
     ]
-}
-
-/// Seconds that this thread has run.
-#[cfg(unix)]
-fn processor_seconds(_: Instant) -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// Seconds by the clock.
-#[cfg(not(unix))]
-fn processor_seconds(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64()
-}
-
-fn rate(flops: u64, pool: &Pool, mut body: impl FnMut()) -> f64 {
-    body();
-    let start = Instant::now();
-    let now = || if pool.threads() == 1 { processor_seconds(start) } else { start.elapsed().as_secs_f64() };
-    let mut best = f64::INFINITY;
-    while start.elapsed().as_secs_f64() < SECONDS {
-        let before = now();
-        body();
-        best = best.min(now() - before);
-    }
-    flops as f64 / best / 1e9
 }
 
 fn main() -> std::io::Result<()> {

@@ -30,6 +30,14 @@ pub(crate) trait Lanes: Copy {
     unsafe fn relu(self) -> Self;
     /// The sum of all lanes, in a fixed order.
     unsafe fn sum(self) -> f32;
+    /// In each lane `x` where it is greater or NaN, else self.
+    unsafe fn take_greater(self, x: Self) -> Self;
+    /// (self where a = b else 0, 0 where a = b else self).
+    unsafe fn split_equal(self, a: Self, b: Self) -> (Self, Self);
+    /// self where `x` > 0, else 0.
+    unsafe fn where_positive(self, x: Self) -> Self;
+    /// Whether any lane is NaN.
+    unsafe fn any_nan(self) -> bool;
 }
 
 /// Sixteen lanes.
@@ -89,6 +97,35 @@ impl Lanes for Avx512 {
     unsafe fn sum(self) -> f32 {
         // SAFETY: the caller has the instruction set.
         unsafe { _mm512_reduce_add_ps(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn take_greater(self, x: Self) -> Self {
+        // SAFETY: the caller has the instruction set.
+        unsafe {
+            let wins = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x.0, self.0) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x.0, x.0);
+            Avx512(_mm512_mask_mov_ps(self.0, wins, x.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn split_equal(self, a: Self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller has the instruction set.
+        unsafe {
+            let equal = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a.0, b.0);
+            (Avx512(_mm512_maskz_mov_ps(equal, self.0)), Avx512(_mm512_maskz_mov_ps(!equal, self.0)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, x: Self) -> Self {
+        // SAFETY: the caller has the instruction set.
+        unsafe {
+            let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x.0, _mm512_setzero_ps());
+            Avx512(_mm512_maskz_mov_ps(positive, self.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_nan(self) -> bool {
+        // SAFETY: the caller has the instruction set.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0) != 0 }
     }
 }
 
@@ -171,5 +208,32 @@ impl Lanes for Avx2 {
             let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
             _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
         }
+    }
+    #[inline(always)]
+    unsafe fn take_greater(self, x: Self) -> Self {
+        // SAFETY: the caller has the instruction set.
+        unsafe {
+            let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(x.0, self.0);
+            let wins = _mm256_or_ps(greater, _mm256_cmp_ps::<_CMP_UNORD_Q>(x.0, x.0));
+            Avx2(_mm256_blendv_ps(self.0, x.0, wins))
+        }
+    }
+    #[inline(always)]
+    unsafe fn split_equal(self, a: Self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller has the instruction set.
+        unsafe {
+            let equal = _mm256_cmp_ps::<_CMP_EQ_OQ>(a.0, b.0);
+            (Avx2(_mm256_and_ps(equal, self.0)), Avx2(_mm256_andnot_ps(equal, self.0)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, x: Self) -> Self {
+        // SAFETY: the caller has the instruction set.
+        unsafe { Avx2(_mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(x.0, _mm256_setzero_ps()), self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn any_nan(self) -> bool {
+        // SAFETY: the caller has the instruction set.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0)) != 0 }
     }
 }

@@ -1,4 +1,4 @@
-//! The loops of maximum pooling, over blocks of channels.
+//! What maximum pooling covers, and its plain loops.
 
 use std::ops::Range;
 
@@ -6,18 +6,15 @@ use super::PoolShape;
 use crate::real::Real;
 use crate::shared::SharedMut;
 
-/// Channels of one block.
-const LANES: usize = 16;
-
 /// The part of `o·s − p .. o·s − p + k` that lies in `0..n`.
-fn covered(o: usize, k: usize, s: usize, p: usize, n: usize) -> Range<usize> {
+pub(super) fn covered(o: usize, k: usize, s: usize, p: usize, n: usize) -> Range<usize> {
     let lo = (o * s).saturating_sub(p);
     let hi = (o * s + k).saturating_sub(p).min(n);
     lo..hi.max(lo)
 }
 
 /// The outputs, of `of`, that cover an index of `inputs`.
-fn covering(inputs: &Range<usize>, k: usize, s: usize, p: usize, of: Range<usize>) -> Range<usize> {
+pub(super) fn covering(inputs: &Range<usize>, k: usize, s: usize, p: usize, of: Range<usize>) -> Range<usize> {
     if inputs.is_empty() || of.is_empty() {
         return 0..0;
     }
@@ -28,7 +25,7 @@ fn covering(inputs: &Range<usize>, k: usize, s: usize, p: usize, of: Range<usize
 
 /// The inputs that cell `cell` of `cells` owns: those from its window's start to the next cell's, the first and
 /// the last cell reaching to the ends of `held`.
-fn owned(cell: usize, s: usize, p: usize, cells: &Range<usize>, held: Range<usize>) -> Range<usize> {
+pub(super) fn owned(cell: usize, s: usize, p: usize, cells: &Range<usize>, held: Range<usize>) -> Range<usize> {
     let border = |o: usize| (o * s).saturating_sub(p).clamp(held.start, held.end);
     let lo = if cell == cells.start { held.start } else { border(cell) };
     let hi = if cell + 1 == cells.end { held.end } else { border(cell + 1) };
@@ -36,67 +33,52 @@ fn owned(cell: usize, s: usize, p: usize, cells: &Range<usize>, held: Range<usiz
 }
 
 /// The window of one output: input frames, rows and columns.
-struct Covered {
-    t: Range<usize>,
-    h: Range<usize>,
-    w: Range<usize>,
+pub(super) struct Window3 {
+    pub(super) t: Range<usize>,
+    pub(super) h: Range<usize>,
+    pub(super) w: Range<usize>,
 }
 
-fn row_at(s: &PoolShape, t: usize, n: usize, h: usize) -> usize {
+impl Window3 {
+    /// The frames and rows that the outputs of row `oh` of frame `ot` cover; no columns yet.
+    pub(super) fn of_row(s: &PoolShape, ot: usize, oh: usize) -> Window3 {
+        Window3 {
+            t: covered(ot, s.kernel.t, s.stride.t, s.padding.t, s.input.t),
+            h: covered(oh, s.kernel.h, s.stride.h, s.padding.h, s.input.h),
+            w: 0..0,
+        }
+    }
+}
+
+/// Where row `h` of clip `n` of frame `t` starts in x.
+pub(super) fn row_at(s: &PoolShape, t: usize, n: usize, h: usize) -> usize {
     (((t - s.x.lo) * s.clips + n) * s.input.h + h) * s.input.w * s.channels
 }
 
-/// Takes the greater, or the NaN, of each lane, and where it is.
-#[inline(always)]
-fn take<E: Real>(best: &mut [E], place: &mut [u32], x: &[E], here: u32) {
-    for ((best, place), x) in best.iter_mut().zip(place).zip(x) {
-        let wins = *x > *best || x.is_nan();
-        *best = if wins { *x } else { *best };
-        *place = if wins { here } else { *place };
-    }
-}
-
-/// The maximum of `len` channels from `c` over the window and its place, the window's indices counted in
-/// order.
-#[inline(always)]
-fn maximum<E: Real>(
-    s: &PoolShape,
-    x: &[E],
-    clip: usize,
-    window: &Covered,
-    c: usize,
-    len: usize,
-) -> ([E; LANES], [u32; LANES]) {
-    let mut best = [E::NEG_INFINITY; LANES];
-    let mut place = [0; LANES];
-    let mut here = 0;
+/// The maximum of channel `c` over the window, and where it lies in x.
+fn maximum<E: Real>(s: &PoolShape, x: &[E], clip: usize, window: &Window3, c: usize) -> (E, usize) {
+    let (mut best, mut place) = (E::NEG_INFINITY, None);
     for t in window.t.clone() {
         for h in window.h.clone() {
-            let row = row_at(s, t, clip, h) + c;
             for w in window.w.clone() {
-                let x = &x[row + w * s.channels..];
-                match x.first_chunk::<LANES>() {
-                    Some(x) if len == LANES => take(&mut best, &mut place, x, here),
-                    _ => take(&mut best[..len], &mut place[..len], &x[..len], here),
+                let at = row_at(s, t, clip, h) + w * s.channels + c;
+                let x = x[at];
+                if place.is_none() || x > best || x.is_nan() {
+                    (best, place) = (x, Some(at));
                 }
-                here += 1;
             }
         }
     }
-    (best, place)
+    (best, place.unwrap_or(0))
 }
 
 /// One output row: y_row\[W', C\].
-#[inline(always)]
 pub(super) fn forward_row<E: Real>(s: &PoolShape, x: &[E], ot: usize, clip: usize, oh: usize, y_row: &mut [E]) {
-    let t = covered(ot, s.kernel.t, s.stride.t, s.padding.t, s.input.t);
-    let h = covered(oh, s.kernel.h, s.stride.h, s.padding.h, s.input.h);
-    let mut window = Covered { t, h, w: 0..0 };
+    let mut window = Window3::of_row(s, ot, oh);
     for (ow, y) in y_row.chunks_exact_mut(s.channels).enumerate() {
         window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
-        for (block, y) in y.chunks_mut(LANES).enumerate() {
-            let (best, _) = maximum(s, x, clip, &window, block * LANES, y.len());
-            y.copy_from_slice(&best[..y.len()]);
+        for (c, y) in y.iter_mut().enumerate() {
+            *y = maximum(s, x, clip, &window, c).0;
         }
     }
 }
@@ -104,6 +86,45 @@ pub(super) fn forward_row<E: Real>(s: &PoolShape, x: &[E], ot: usize, clip: usiz
 /// The number of cells that the backward is cut into.
 pub(super) fn cells(s: &PoolShape) -> usize {
     s.y.frames().max(1) * s.clips * s.output.h.max(1)
+}
+
+/// The frames and rows of dx that one task writes: about one output's stride in time and height.
+///
+/// Cells own disjoint rows, so they may run at the same time. Windows that reach over several cells are
+/// searched once for each.
+pub(super) struct Cell {
+    pub(super) clip: usize,
+    pub(super) t: Range<usize>,
+    pub(super) h: Range<usize>,
+}
+
+impl Cell {
+    pub(super) fn of(s: &PoolShape, index: usize) -> Cell {
+        let (cells_t, cells_h) = (s.y.lo..s.y.hi.max(s.y.lo + 1), 0..s.output.h.max(1));
+        let t = cells_t.start + index / (s.clips * cells_h.end);
+        let h = index % cells_h.end;
+        Cell {
+            clip: index / cells_h.end % s.clips,
+            t: owned(t, s.stride.t, s.padding.t, &cells_t, s.x.lo..s.x.hi),
+            h: owned(h, s.stride.h, s.padding.h, &cells_h, 0..s.input.h),
+        }
+    }
+
+    pub(super) fn owns(&self, t: usize, h: usize) -> bool {
+        self.t.contains(&t) && self.h.contains(&h)
+    }
+
+    /// Makes the cell's rows zero, unless the gradient is added to what they hold.
+    pub(super) fn clear<E: Real>(&self, s: &PoolShape, accumulate: bool, dx: &SharedMut<'_, E>) {
+        if accumulate {
+            return;
+        }
+        for t in self.t.clone() {
+            let at = row_at(s, t, self.clip, self.h.start);
+            // SAFETY: cells own disjoint rows of dx, and each cell runs once.
+            unsafe { dx.part(at..at + self.h.len() * s.input.w * s.channels) }.fill(E::ZERO);
+        }
+    }
 }
 
 /// What the backward of one cell reads.
@@ -114,83 +135,41 @@ pub(super) struct Backward<'a, E> {
     pub(super) accumulate: bool,
 }
 
-/// Writes the frames and rows of dx that cell `index` owns: about one output's stride in time and height.
-///
-/// Cells own disjoint rows, so they may run at the same time. Windows that reach over several cells are
-/// searched once for each.
-#[inline(always)]
+/// Writes the frames and rows of dx that cell `index` owns.
 pub(super) fn backward_cell<E: Real>(s: &PoolShape, args: &Backward<'_, E>, index: usize, dx: &SharedMut<'_, E>) {
-    let (cells_t, cells_h) = (s.y.lo..s.y.hi.max(s.y.lo + 1), 0..s.output.h.max(1));
-    let ct = cells_t.start + index / (s.clips * cells_h.end);
-    let (clip, ch) = (index / cells_h.end % s.clips, index % cells_h.end);
-    let own_t = owned(ct, s.stride.t, s.padding.t, &cells_t, s.x.lo..s.x.hi);
-    let own_h = owned(ch, s.stride.h, s.padding.h, &cells_h, 0..s.input.h);
-    let row_len = s.input.w * s.channels;
-    if !args.accumulate {
-        for t in own_t.clone() {
-            let at = row_at(s, t, clip, own_h.start);
-            // SAFETY: cells own disjoint rows of dx, and each cell runs once.
-            unsafe { dx.part(at..at + own_h.len() * row_len) }.fill(E::ZERO);
-        }
-    }
-    for ot in covering(&own_t, s.kernel.t, s.stride.t, s.padding.t, s.y.lo..s.y.hi) {
-        for oh in covering(&own_h, s.kernel.h, s.stride.h, s.padding.h, 0..s.output.h) {
-            backward_row(s, args, (ot, clip, oh), &own_t, &own_h, dx);
+    let cell = Cell::of(s, index);
+    cell.clear(s, args.accumulate, dx);
+    for ot in covering(&cell.t, s.kernel.t, s.stride.t, s.padding.t, s.y.lo..s.y.hi) {
+        for oh in covering(&cell.h, s.kernel.h, s.stride.h, s.padding.h, 0..s.output.h) {
+            let row_len = s.output.w * s.channels;
+            let row = ((ot - s.y.lo) * s.clips + cell.clip) * s.output.h + oh;
+            let mut window = Window3::of_row(s, ot, oh);
+            for (ow, dy) in args.dy[row * row_len..][..row_len].chunks_exact(s.channels).enumerate() {
+                window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
+                backward_window(s, args, &cell, &window, 0, dy, dx);
+            }
         }
     }
 }
 
-/// Adds the gradient of one output row to the owned rows of dx.
-#[inline(always)]
-fn backward_row<E: Real>(
+/// Adds the gradient of one output's channels from `first` on, where the cell owns their maxima.
+pub(super) fn backward_window<E: Real>(
     s: &PoolShape,
     args: &Backward<'_, E>,
-    (ot, clip, oh): (usize, usize, usize),
-    own_t: &Range<usize>,
-    own_h: &Range<usize>,
+    cell: &Cell,
+    window: &Window3,
+    first: usize,
+    dy: &[E],
     dx: &SharedMut<'_, E>,
 ) {
-    let row_len = s.output.w * s.channels;
-    let dy_row = &args.dy[(((ot - s.y.lo) * s.clips + clip) * s.output.h + oh) * row_len..][..row_len];
-    let t = covered(ot, s.kernel.t, s.stride.t, s.padding.t, s.input.t);
-    let h = covered(oh, s.kernel.h, s.stride.h, s.padding.h, s.input.h);
-    let mut window = Covered { t, h, w: 0..0 };
-    for (ow, dy) in dy_row.chunks_exact(s.channels).enumerate() {
-        window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
-        for (block, dy) in dy.chunks(LANES).enumerate() {
-            let c = block * LANES;
-            let (best, place) = maximum(s, args.x, clip, &window, c, dy.len());
-            let mut given = [E::ZERO; LANES];
-            for ((given, dy), best) in given.iter_mut().zip(dy).zip(&best) {
-                *given = if !args.relu || *best > E::ZERO { *dy } else { E::ZERO };
-            }
-            let mut here = 0;
-            for t in window.t.clone() {
-                for h in window.h.clone() {
-                    if !own_t.contains(&t) || !own_h.contains(&h) {
-                        here += window.w.len() as u32;
-                        continue;
-                    }
-                    let row = row_at(s, t, clip, h) + c;
-                    for w in window.w.clone() {
-                        let at = row + w * s.channels;
-                        // SAFETY: a row that this cell owns; the part is dropped before the next is taken.
-                        let dx = unsafe { dx.part(at..at + dy.len()) };
-                        match dx.first_chunk_mut::<LANES>() {
-                            Some(dx) => give(dx, &given, &place, here),
-                            None => give(dx, &given, &place, here),
-                        }
-                        here += 1;
-                    }
-                }
-            }
+    for (c, dy) in dy.iter().enumerate() {
+        let (best, at) = maximum(s, args.x, cell.clip, window, first + c);
+        let row = at / (s.input.w * s.channels);
+        let (t, h) = (row / s.input.h / s.clips + s.x.lo, row % s.input.h);
+        if cell.owns(t, h) && (!args.relu || best > E::ZERO) {
+            // SAFETY: an element of a row that this cell owns, dropped before the next is taken.
+            let dx = unsafe { dx.part(at..at + 1) };
+            dx[0] += *dy;
         }
-    }
-}
-
-#[inline(always)]
-fn give<E: Real>(dx: &mut [E], given: &[E; LANES], place: &[u32; LANES], here: u32) {
-    for ((dx, given), place) in dx.iter_mut().zip(given).zip(place) {
-        *dx += if *place == here { *given } else { E::ZERO };
     }
 }

@@ -1,11 +1,14 @@
 //! Maximum over windows of time, height and width.
 
 mod max;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use crate::conv::{Dims3, Window, extent, reads};
+use crate::isa::Isa;
 use crate::real::Real;
 use crate::shared::SharedMut;
-use crate::table::{compiled_tables, kernel_row, no_scratch};
+use crate::table::{any, kernel_row, no_scratch};
 use crate::threads::Pool;
 
 /// One pooling over the output frames `y.lo..y.hi`.
@@ -149,14 +152,55 @@ fn backward<E: Real>(
     pool.run(max::cells(s), &|task| cell(s, &inputs, task.index, &dx));
 }
 
-compiled_tables! {
-    FORWARD_F32, FORWARD_F64: MaxPoolForward, scratch: no_scratch,
-    names: ["max_pool_forward_f32__avx512", "max_pool_forward_f32__avx2", "max_pool_forward_f32__scalar", "max_pool_forward_f64__scalar"],
-    forward(max::forward_row: (s: &PoolShape, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]))
+fn forward_scalar<E: Real>(s: &PoolShape, args: MaxPoolForwardArgs<'_, E>, pool: &Pool) {
+    forward(s, args, pool, max::forward_row);
 }
 
-compiled_tables! {
-    BACKWARD_F32, BACKWARD_F64: MaxPoolBackward, scratch: no_scratch,
-    names: ["max_pool_backward_f32__avx512", "max_pool_backward_f32__avx2", "max_pool_backward_f32__scalar", "max_pool_backward_f64__scalar"],
-    backward(max::backward_cell: (s: &PoolShape, args: &max::Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>))
+fn backward_scalar<E: Real>(s: &PoolShape, args: MaxPoolBackwardArgs<'_, E>, pool: &Pool) {
+    backward(s, args, pool, max::backward_cell);
 }
+
+macro_rules! row {
+    ($row:ident, $name:literal, $isa:expr, $run:expr) => {
+        $row { name: $name, isa: $isa, handles: any, scratch: no_scratch, run: $run }
+    };
+}
+
+pub(crate) static FORWARD_F32: &[MaxPoolForward<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    row!(MaxPoolForward, "max_pool_forward_f32__avx512", Isa::Avx512, |s, args, pool| vector::forward(
+        Isa::Avx512,
+        s,
+        args,
+        pool
+    )),
+    #[cfg(target_arch = "x86_64")]
+    row!(MaxPoolForward, "max_pool_forward_f32__avx2", Isa::Avx2, |s, args, pool| vector::forward(
+        Isa::Avx2,
+        s,
+        args,
+        pool
+    )),
+    row!(MaxPoolForward, "max_pool_forward_f32__scalar", Isa::Scalar, forward_scalar),
+];
+pub(crate) static FORWARD_F64: &[MaxPoolForward<f64>] =
+    &[row!(MaxPoolForward, "max_pool_forward_f64__scalar", Isa::Scalar, forward_scalar)];
+pub(crate) static BACKWARD_F32: &[MaxPoolBackward<f32>] = &[
+    #[cfg(target_arch = "x86_64")]
+    row!(MaxPoolBackward, "max_pool_backward_f32__avx512", Isa::Avx512, |s, args, pool| vector::backward(
+        Isa::Avx512,
+        s,
+        args,
+        pool
+    )),
+    #[cfg(target_arch = "x86_64")]
+    row!(MaxPoolBackward, "max_pool_backward_f32__avx2", Isa::Avx2, |s, args, pool| vector::backward(
+        Isa::Avx2,
+        s,
+        args,
+        pool
+    )),
+    row!(MaxPoolBackward, "max_pool_backward_f32__scalar", Isa::Scalar, backward_scalar),
+];
+pub(crate) static BACKWARD_F64: &[MaxPoolBackward<f64>] =
+    &[row!(MaxPoolBackward, "max_pool_backward_f64__scalar", Isa::Scalar, backward_scalar)];
