@@ -17,19 +17,23 @@ pub(super) struct Planes<'a> {
     pub(super) rows_per_chroma: usize,
 }
 
-/// Fixed-point coefficients of one matrix and range.
+/// Coefficients of one matrix and range, as factors for [`high`]: levels come out times 32, which leaves room for sums
+/// beyond black and white in 16 bits.
 pub(super) struct Converter {
-    /// Luma expanded to full range, times 2^16.
-    luma: Box<[i32; 256]>,
-    /// Luma expanded to full range.
+    luma: i16,
+    black: i16,
+    v_to_r: i16,
+    u_to_g: i16,
+    v_to_g: i16,
+    u_to_b: i16,
+    /// Luma expanded to full range and rounded.
     grey: Box<[u8; 256]>,
-    v_to_r: i32,
-    u_to_g: i32,
-    v_to_g: i32,
-    u_to_b: i32,
 }
 
-const ONE: f64 = 65536.0;
+/// Bits of a fraction of a level.
+const FRACTION: u32 = 5;
+/// Luma samples that are converted together: enough for loops over vectors.
+const BLOCK: usize = 64;
 
 impl Converter {
     /// `matrix`: matrix_coefficients of ITU-T H.273.
@@ -42,23 +46,23 @@ impl Converter {
             _ => (0.299, 0.114),
         };
         let green = 1.0 - red - blue;
-        let (offset, luma, chroma) = if full_range { (0, 1.0, 1.0) } else { (16, 255.0 / 219.0, 255.0 / 224.0) };
-        let fixed = |value: f64| (value * ONE).round() as i32;
-        // Rounded up, so that white stays white where fractions are cut off.
-        let gain = (luma * ONE).ceil() as i32;
-        let mut expanded = Box::new([0; 256]);
+        let (offset, luma, chroma) = if full_range { (0.0, 1.0, 1.0) } else { (16.0, 255.0 / 219.0, 255.0 / 224.0) };
+        // Luma is given shifted by 7, chroma by 8.
+        let of_luma = |gain: f64| (gain * f64::from(1 << (16 - 7 + FRACTION))).round() as i16;
+        let of_chroma = |gain: f64| (gain * chroma * f64::from(1 << (16 - 8 + FRACTION))).round() as i16;
         let mut grey = Box::new([0; 256]);
-        for (code, (expanded, grey)) in expanded.iter_mut().zip(grey.iter_mut()).enumerate() {
-            *expanded = (code as i32 - offset) * gain;
-            *grey = level(*expanded + (1 << 15));
+        for (code, grey) in grey.iter_mut().enumerate() {
+            // The conversion saturates.
+            *grey = ((code as f64 - offset) * luma).round() as u8;
         }
         Self {
-            luma: expanded,
+            luma: of_luma(luma),
+            black: (offset * luma * f64::from(1 << FRACTION)) as i16,
+            v_to_r: of_chroma(2.0 * (1.0 - red)),
+            u_to_g: of_chroma(-2.0 * (1.0 - blue) * blue / green),
+            v_to_g: of_chroma(-2.0 * (1.0 - red) * red / green),
+            u_to_b: of_chroma(2.0 * (1.0 - blue)),
             grey,
-            v_to_r: fixed(2.0 * (1.0 - red) * chroma),
-            u_to_g: -fixed(2.0 * (1.0 - blue) * blue / green * chroma),
-            v_to_g: -fixed(2.0 * (1.0 - red) * red / green * chroma),
-            u_to_b: fixed(2.0 * (1.0 - blue) * chroma),
         }
     }
 
@@ -81,30 +85,52 @@ impl Converter {
             let (Some(u), Some(v)) = (planes.u.get(at..at + chroma_width), planes.v.get(at..at + chroma_width)) else {
                 return;
             };
-            let (y, _) = y.as_chunks::<2>();
-            let (out, _) = out.as_chunks_mut::<6>();
+            let ((y, y_rest), (out, out_rest)) = (y.as_chunks::<BLOCK>(), out.as_chunks_mut::<{ 3 * BLOCK }>());
+            let ((u, u_rest), (v, v_rest)) = (u.as_chunks::<{ BLOCK / 2 }>(), v.as_chunks::<{ BLOCK / 2 }>());
             for (((y, out), u), v) in y.iter().zip(out).zip(u).zip(v) {
-                let (u, v) = (i32::from(*u) - 128, i32::from(*v) - 128);
-                let red = self.v_to_r * v;
-                let green = self.u_to_g * u + self.v_to_g * v;
-                let blue = self.u_to_b * u;
-                let (first, second) = (self.luma[usize::from(y[0])], self.luma[usize::from(y[1])]);
-                *out = [
-                    level(first + red),
-                    level(first + green),
-                    level(first + blue),
-                    level(second + red),
-                    level(second + green),
-                    level(second + blue),
-                ];
+                self.block(y, u, v, out);
             }
+            if !y_rest.is_empty() {
+                let mut block = [0; 3 * BLOCK];
+                self.block(&padded(y_rest), &padded(u_rest), &padded(v_rest), &mut block);
+                out_rest.iter_mut().zip(block).for_each(|(out, level)| *out = level);
+            }
+        }
+    }
+
+    fn block(&self, y: &[u8; BLOCK], u: &[u8; BLOCK / 2], v: &[u8; BLOCK / 2], out: &mut [u8; 3 * BLOCK]) {
+        let mut chroma = [[0i16; BLOCK]; 3];
+        let [red, green, blue] = &mut chroma;
+        let pairs = u.iter().zip(v).zip(red.as_chunks_mut().0).zip(green.as_chunks_mut().0).zip(blue.as_chunks_mut().0);
+        for ((((u, v), red), green), blue) in pairs {
+            let (u, v) = ((i16::from(*u) - 128) << 8, (i16::from(*v) - 128) << 8);
+            *red = [high(v, self.v_to_r); 2];
+            *green = [high(u, self.u_to_g) + high(v, self.v_to_g); 2];
+            *blue = [high(u, self.u_to_b); 2];
+        }
+        let mut levels = [[0u8; BLOCK]; 3];
+        for (levels, chroma) in levels.iter_mut().zip(&chroma) {
+            for ((level, code), chroma) in levels.iter_mut().zip(y).zip(chroma) {
+                let luma = high(i16::from(*code) << 7, self.luma) - self.black;
+                *level = ((luma + chroma) >> FRACTION).clamp(0, 255) as u8;
+            }
+        }
+        let [red, green, blue] = &levels;
+        for (((pixel, red), green), blue) in out.as_chunks_mut::<3>().0.iter_mut().zip(red).zip(green).zip(blue) {
+            *pixel = [*red, *green, *blue];
         }
     }
 }
 
-/// The whole part, clipped to a byte.
-fn level(fixed: i32) -> u8 {
-    (fixed >> 16).clamp(0, 255) as u8
+/// The high half of the product.
+fn high(a: i16, b: i16) -> i16 {
+    ((i32::from(a) * i32::from(b)) >> 16) as i16
+}
+
+fn padded<const N: usize>(values: &[u8]) -> [u8; N] {
+    let mut block = [0; N];
+    block.iter_mut().zip(values).for_each(|(to, from)| *to = *from);
+    block
 }
 
 /// Luma of an RGB pixel: BT.601 weights, rounded, as Pillow's `convert("L")`.
