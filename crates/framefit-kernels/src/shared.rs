@@ -36,11 +36,13 @@ impl<'a, T> SharedMut<'a, T> {
     }
 
     /// Elements of the slice.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// The address of the first element. Elements written through it must be disjoint from parts in use.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn start(&self) -> *mut T {
         self.start
     }

@@ -75,25 +75,44 @@ unsafe fn tile<V: Lanes, const M: usize, const N: usize>(tile: &Tile) {
             x_t = x_t.wrapping_add(tile.t.x_pitch);
             panel_t = panel_t.wrapping_add(tile.t.w_pitch);
         }
-        let full = tile.last_lanes == V::WIDTH;
-        for (n, lanes) in (0..N).map(|n| (n, if n + 1 == N { tile.last_lanes } else { V::WIDTH })) {
-            let bias = V::load(tile.bias.add(n * V::WIDTH));
-            let mut y = tile.y.add(n * V::WIDTH);
-            for sums in &sums {
-                let mut sum = sums[n].add(bias);
+        finish(tile, &sums);
+    }
+}
+
+/// Bias, earlier contents, ReLU, and the way to memory.
+///
+/// The loops have constant lengths and constant indices, so that the sums never leave their registers before.
+///
+/// # Safety
+///
+/// As for [`TileFn`].
+#[inline(always)]
+unsafe fn finish<V: Lanes, const M: usize, const N: usize>(tile: &Tile, sums: &[[V; N]; M]) {
+    // SAFETY: the caller vouches for the instruction set and for every address.
+    unsafe {
+        let mut bias = [V::zero(); N];
+        for (n, bias) in bias.iter_mut().enumerate() {
+            *bias = V::load(tile.bias.add(n * V::WIDTH));
+        }
+        let mut y = tile.y;
+        for sums in sums {
+            for (n, (sum, bias)) in sums.iter().zip(bias).enumerate() {
+                let y = y.add(n * V::WIDTH);
+                let lanes = if n + 1 == N { tile.last_lanes } else { V::WIDTH };
+                let mut sum = sum.add(bias);
                 if tile.accumulate {
                     sum = sum.add(V::load_part(y, lanes));
                 }
                 if tile.relu {
                     sum = sum.relu();
                 }
-                if n + 1 < N || full {
+                if lanes == V::WIDTH {
                     sum.store(y);
                 } else {
                     sum.store_part(y, lanes);
                 }
-                y = y.wrapping_add(tile.y_step);
             }
+            y = y.wrapping_add(tile.y_step);
         }
     }
 }
@@ -167,5 +186,5 @@ pub(super) static AVX2: TileSet = TileSet {
     width: Avx2::WIDTH,
     one: tiles!(avx2, 1, 1 2 3 4 5 6 7 8 9 10),
     two: tiles!(avx2, 2, 1 2 3 4 5 6),
-    four: tiles!(avx2, 4, 1 2 3),
+    four: tiles!(avx2, 4, 1 2),
 };
