@@ -230,10 +230,10 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "CLIPS", default_value_t = 8)]
     pub batch: usize,
     /// Adam's learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3, allow_negative_numbers = true)]
     pub lr: f64,
     /// Adam's weight decay, added to the gradient
-    #[arg(long, value_name = "RATE", default_value_t = 0.0)]
+    #[arg(long, value_name = "RATE", default_value_t = 0.0, allow_negative_numbers = true)]
     pub weight_decay: f64,
     /// Weights of the classes in the loss: balanced makes rare classes count as much as common ones
     #[arg(long, value_enum, default_value_t = ClassWeightsArg::None)]
@@ -242,10 +242,10 @@ pub struct TrainingArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "DIRECTION")]
     pub flip: Vec<FlipArg>,
     /// Subtracted from pixels (0 to 1): one number, or one per channel
-    #[arg(long, value_name = "MEAN", value_delimiter = ',', default_values_t = [0.5])]
+    #[arg(long, value_name = "MEAN", allow_negative_numbers = true, value_delimiter = ',', default_values_t = [0.5])]
     pub mean: Vec<f64>,
     /// Pixels are divided by it after that: one number, or one per channel
-    #[arg(long, value_name = "STD", value_delimiter = ',', default_values_t = [0.5])]
+    #[arg(long, value_name = "STD", allow_negative_numbers = true, value_delimiter = ',', default_values_t = [0.5])]
     pub std: Vec<f64>,
     /// Initial weights, the order of clips and flips depend on it alone
     #[arg(long, value_name = "SEED", default_value_t = 0)]
