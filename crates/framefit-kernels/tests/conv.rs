@@ -352,12 +352,3 @@ fn gradients_agree_with_differences() {
         assert_close(&db, &differences(&i.bias, |bias| value(&i.x, &i.w, bias)), close, "db");
     }
 }
-
-#[test]
-fn names_follow_the_rule() {
-    let conv = f32::conv_forward().iter().map(|row| (row.name, row.isa));
-    for (name, isa) in conv.chain(f32::conv_input_gradient().iter().map(|row| (row.name, row.isa))) {
-        let (_, detail) = name.split_once("__").unwrap();
-        assert!(detail.starts_with(isa.name()), "{name}");
-    }
-}
