@@ -20,7 +20,7 @@ pub struct DataMemory {
     pub ring: u64,
     /// The open video: reference frames, sample table, one converted frame; and the tables of the resizer.
     pub decoder: u64,
-    /// Manifest, clip index, and what is known about the videos.
+    /// Manifest, clip index, the order of an epoch, and what is known about the videos.
     pub tables: u64,
 }
 
@@ -137,11 +137,12 @@ impl Dataset {
         let paths: usize = self.manifest.videos.iter().map(|path| path.capacity() + size_of::<PathBuf>()).sum();
         let rows = self.manifest.rows.capacity() * size_of::<super::Row>();
         let infos = self.infos.capacity() * size_of::<VideoInfo>();
+        let order = self.index.len() * size_of::<ClipRef>();
         DataMemory {
             kept: self.store.bytes(),
             ring: super::loader::buffers(ahead) as u64 * self.shape.bytes() as u64,
             decoder: self.infos.iter().map(open).max().unwrap_or(0),
-            tables: (names + paths + rows + infos) as u64 + self.index.bytes() + self.store.table_bytes(),
+            tables: (names + paths + rows + infos + order) as u64 + self.index.bytes() + self.store.table_bytes(),
         }
     }
 

@@ -6,9 +6,11 @@
 
 mod boxes;
 mod colour;
+mod headers;
 mod images;
 mod mp4;
 mod npy;
+mod runs;
 mod table;
 
 use std::fs::File;

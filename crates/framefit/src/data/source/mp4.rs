@@ -12,7 +12,8 @@ use rust_h264::decoder::{ChromaFormat, Decoder, Frame};
 use rust_h264::nal::{NalUnitType, SpsInfo, parse_avcc, parse_avcc_config, parse_sps_info};
 
 use super::colour::{Converter, Planes};
-use super::table::{Orientation, Track};
+use super::headers::Orientation;
+use super::table::Track;
 use super::{Pixels, Sink, SourceError, VideoInfo, guarded};
 
 pub(super) struct Mp4 {
