@@ -6,44 +6,18 @@ writes ops.safetensors and ops.json beside this file. Tensors are in PyTorch's o
 [N,C,T,H,W], convolution weights [K,C/groups,kT,kH,kW], linear weights [out,in].
 """
 
-import json
+import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
 
-SEED = 3
 FOLDER = Path(__file__).parent
-F64 = torch.float64
+sys.path.append(str(FOLDER.parent))
+from cases import F64, Cases, random  # noqa: E402
 
-
-def random(*shape):
-    return torch.randn(*shape, dtype=F64)
-
-
-class Cases:
-    """Collects tensors by "case/tensor" and a description of each case."""
-
-    def __init__(self):
-        self.tensors, self.descriptions = {}, []
-
-    def add(self, name, op, attributes, tensors):
-        for key, value in tensors.items():
-            self.tensors[f"{name}/{key}"] = value.detach().contiguous()
-        shapes = {key: list(value.shape) for key, value in tensors.items()}
-        self.descriptions.append({"name": name, "op": op, "attributes": attributes, "tensors": shapes})
-
-    def layer(self, name, op, attributes, function, **inputs):
-        """Runs function(**inputs) and back from a random output gradient, or from 1 for a scalar."""
-        wanted = {key: value.requires_grad_() for key, value in inputs.items() if value.is_floating_point()}
-        output = function(**inputs)
-        seed = random(*output.shape) if output.dim() else torch.ones((), dtype=F64)
-        gradients = torch.autograd.grad(output, list(wanted.values()), seed)
-        tensors = dict(inputs, output=output, grad_output=seed)
-        tensors |= {f"grad_{key}": gradient for key, gradient in zip(wanted, gradients)}
-        self.add(name, op, attributes, tensors)
+SEED = 3
 
 
 def add_conv3d(
@@ -197,10 +171,7 @@ def main():
     torch.manual_seed(SEED)
     cases = make_cases()
     made_by = {"command": "python reference/pytorch/ops.py", "torch": torch.__version__, "seed": SEED}
-    (FOLDER / "ops.safetensors").write_bytes(save(cases.tensors))
-    lines = ",\n".join("    " + json.dumps(case) for case in cases.descriptions)
-    text = f'{{\n  "made_by": {json.dumps(made_by)},\n  "cases": [\n{lines}\n  ]\n}}\n'
-    (FOLDER / "ops.json").write_text(text)
+    cases.write(FOLDER, "ops", made_by)
 
 
 if __name__ == "__main__":
