@@ -7,12 +7,15 @@ from pathlib import Path
 os.environ["KERAS_BACKEND"] = "torch"
 import keras  # noqa: E402
 import torch  # noqa: E402
+from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE  # noqa: E402
 
 FOLDER = Path(__file__).parent
 sys.path.append(str(FOLDER.parent))
 from cases import F64, Cases, random  # noqa: E402, F401
 
 keras.config.set_floatx("float64")
+# Keras' type promotion knows f64 on TensorFlow only; elsewhere it would pass through f32.
+BIT64_TO_BIT32_DTYPE["float64"] = "float64"
 keras.config.set_image_data_format("channels_last")
 
 
