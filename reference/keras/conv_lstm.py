@@ -67,7 +67,8 @@ class ConvLstmCases(Cases):
             inputs = {"input": random(clips, 3, 4, 5, 2)}
             attributes = dict(options, call=call, return_state=False)
             before = dict(zip(("initial_hidden", "initial_cell"), states))
-            add_layer_case(self, f"conv_lstm_{name}_call_{call}", "conv_lstm2d", attributes, layer, inputs, fixed=before)
+            case = f"conv_lstm_{name}_call_{call}"
+            add_layer_case(self, case, "conv_lstm2d", attributes, layer, inputs, fixed=before)
 
 
 def make_cases():

@@ -42,7 +42,7 @@ def build(layer, *shape, scale=0.4):
 
 
 def add_layer_case(cases, name, op, attributes, layer, inputs, output_names=("output",), fixed=None, **call):
-    """One call of a built layer, and back.
+    """One call of a built layer, and back; statistics that it changed are stored once more, as NAME_after.
 
     inputs: the layer's input and, if more than one, its initial states, differentiated by name; fixed: tensors to
     be stored that are neither differentiated nor given to the layer
@@ -50,10 +50,16 @@ def add_layer_case(cases, name, op, attributes, layer, inputs, output_names=("ou
     x, *states = [value.requires_grad_() for value in inputs.values()]
     if states:
         call["initial_state"] = states
+    variables = weight_names(layer)
+    before = {key: variable.value.detach().clone() for key, variable in variables.items()}
     values = layer(x, **call)
     outputs = dict(zip(output_names, values if isinstance(values, (list, tuple)) else [values], strict=True))
-    variables = weight_names(layer)
+    changed = {
+        f"{key}_after": variable.value
+        for key, variable in variables.items()
+        if not torch.equal(before[key], variable.value)
+    }
     trainable = {key: variable.value for key, variable in variables.items() if variable.trainable}
-    weights = {key: variable.value for key, variable in variables.items()}
     attributes = dict(attributes, keras_layer=type(layer).__name__)
-    cases.differentiate(name, op, attributes, outputs, dict(inputs) | trainable, dict(inputs) | weights | (fixed or {}))
+    tensors = inputs | before | changed | (fixed or {})
+    cases.differentiate(name, op, attributes, outputs, inputs | trainable, tensors)

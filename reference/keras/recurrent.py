@@ -33,14 +33,17 @@ def add_recurrent(cases, name, op, clips=2, frames=7, features=5, units=4, merge
 
 def make_cases():
     cases = Cases()
-    for op, variants in (("lstm", {"": {}}), ("gru", {"": {"reset_after": True}, "reset_before_": {"reset_after": False}})):
-        for prefix, options in variants.items():
-            add_recurrent(cases, f"{prefix}all_frames", op, **options)
-            add_recurrent(cases, f"{prefix}last_frame", op, return_sequences=False, **options)
-            add_recurrent(cases, f"{prefix}backwards", op, go_backwards=True, **options)
-            add_recurrent(cases, f"{prefix}no_bias", op, use_bias=False, **options)
-            add_recurrent(cases, f"{prefix}states", op, states=True, **options)
-            add_recurrent(cases, f"{prefix}bidirectional", op, merge_mode="concat", features=3, units=3, **options)
+    for op, prefix, options in (
+        ("lstm", "", {}),
+        ("gru", "", {"reset_after": True}),
+        ("gru", "reset_before_", {"reset_after": False}),
+    ):
+        add_recurrent(cases, f"{prefix}all_frames", op, **options)
+        add_recurrent(cases, f"{prefix}last_frame", op, return_sequences=False, **options)
+        add_recurrent(cases, f"{prefix}backwards", op, go_backwards=True, **options)
+        add_recurrent(cases, f"{prefix}no_bias", op, use_bias=False, **options)
+        add_recurrent(cases, f"{prefix}states", op, states=True, **options)
+        add_recurrent(cases, f"{prefix}bidirectional", op, merge_mode="concat", features=3, units=3, **options)
     return cases
 
 

@@ -2,8 +2,9 @@
 
     python reference/pytorch/recurrent.py
 
-writes recurrent (LSTM, GRU) and conv_recurrent, each as .safetensors and .json, beside this file. Tensors are in PyTorch's own layouts: [N,T,C], or
-[T,N,C] where batch_first is false, frames [N,C,T,H,W], convolution weights [K,C,kH,kW].
+writes recurrent (LSTM, GRU) and conv_recurrent, each as .safetensors and .json, beside this file. Tensors are in
+PyTorch's own layouts: [N,T,C], or [T,N,C] where batch_first is false; frames [N,C,T,H,W]; convolution weights
+[K,C,kH,kW].
 """
 
 import sys
