@@ -16,17 +16,23 @@
 
 pub mod activation;
 pub mod arena;
+mod channels;
 pub mod conv;
+pub mod dropout;
+pub mod elementwise;
 pub mod frames;
 pub mod isa;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 pub mod linear;
 pub mod loss;
+mod math;
 pub mod mean;
+pub mod norm;
 pub mod optimizer;
 pub mod pooling;
 pub mod real;
+pub mod recurrent;
 pub mod resident;
 mod shared;
 pub mod table;

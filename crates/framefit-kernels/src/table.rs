@@ -131,3 +131,25 @@ macro_rules! compiled_tables {
 }
 
 pub(crate) use compiled_tables;
+
+/// Declares the tables of a kernel that has scalar rows alone.
+macro_rules! scalar_tables {
+    ($f32:ident, $f64:ident: $row:ident, names: [$name_f32:literal, $name_f64:literal], $run:ident) => {
+        pub(crate) static $f32: &[$row<f32>] = &[$row {
+            name: $name_f32,
+            isa: $crate::isa::Isa::Scalar,
+            handles: $crate::table::any,
+            scratch: $crate::table::no_scratch,
+            run: $run,
+        }];
+        pub(crate) static $f64: &[$row<f64>] = &[$row {
+            name: $name_f64,
+            isa: $crate::isa::Isa::Scalar,
+            handles: $crate::table::any,
+            scratch: $crate::table::no_scratch,
+            run: $run,
+        }];
+    };
+}
+
+pub(crate) use scalar_tables;

@@ -2,35 +2,9 @@
 
 use std::ops::Range;
 
-use super::PoolShape;
+use super::geometry::Geometry;
 use crate::real::Real;
 use crate::shared::SharedMut;
-
-/// The part of `o·s − p .. o·s − p + k` that lies in `0..n`.
-pub(super) fn covered(o: usize, k: usize, s: usize, p: usize, n: usize) -> Range<usize> {
-    let lo = (o * s).saturating_sub(p);
-    let hi = (o * s + k).saturating_sub(p).min(n);
-    lo..hi.max(lo)
-}
-
-/// The outputs, of `of`, that cover an index of `inputs`.
-pub(super) fn covering(inputs: &Range<usize>, k: usize, s: usize, p: usize, of: Range<usize>) -> Range<usize> {
-    if inputs.is_empty() || of.is_empty() {
-        return 0..0;
-    }
-    let lo = (inputs.start + p + 1).saturating_sub(k).div_ceil(s).max(of.start);
-    let hi = ((inputs.end - 1 + p) / s + 1).min(of.end);
-    lo..hi.max(lo)
-}
-
-/// The inputs that cell `cell` of `cells` owns: those from its window's start to the next cell's, the first and
-/// the last cell reaching to the ends of `held`.
-pub(super) fn owned(cell: usize, s: usize, p: usize, cells: &Range<usize>, held: Range<usize>) -> Range<usize> {
-    let border = |o: usize| (o * s).saturating_sub(p).clamp(held.start, held.end);
-    let lo = if cell == cells.start { held.start } else { border(cell) };
-    let hi = if cell + 1 == cells.end { held.end } else { border(cell + 1) };
-    lo..hi
-}
 
 /// The window of one output: input frames, rows and columns.
 pub(super) struct Window3 {
@@ -41,27 +15,18 @@ pub(super) struct Window3 {
 
 impl Window3 {
     /// The frames and rows that the outputs of row `oh` of frame `ot` cover; no columns yet.
-    pub(super) fn of_row(s: &PoolShape, ot: usize, oh: usize) -> Window3 {
-        Window3 {
-            t: covered(ot, s.kernel.t, s.stride.t, s.padding.t, s.input.t),
-            h: covered(oh, s.kernel.h, s.stride.h, s.padding.h, s.input.h),
-            w: 0..0,
-        }
+    pub(super) fn of_row(s: &Geometry, ot: usize, oh: usize) -> Window3 {
+        Window3 { t: s.t.covered(ot), h: s.h.covered(oh), w: 0..0 }
     }
 }
 
-/// Where row `h` of clip `n` of frame `t` starts in x.
-pub(super) fn row_at(s: &PoolShape, t: usize, n: usize, h: usize) -> usize {
-    (((t - s.x.lo) * s.clips + n) * s.input.h + h) * s.input.w * s.channels
-}
-
 /// The maximum of channel `c` over the window, and where it lies in x.
-fn maximum<E: Real>(s: &PoolShape, x: &[E], clip: usize, window: &Window3, c: usize) -> (E, usize) {
+fn maximum<E: Real>(s: &Geometry, x: &[E], clip: usize, window: &Window3, c: usize) -> (E, usize) {
     let (mut best, mut place) = (E::NEG_INFINITY, None);
     for t in window.t.clone() {
         for h in window.h.clone() {
             for w in window.w.clone() {
-                let at = row_at(s, t, clip, h) + w * s.channels + c;
+                let at = s.x_row(t, clip, h) + w * s.channels + c;
                 let x = x[at];
                 if place.is_none() || x > best || x.is_nan() {
                     (best, place) = (x, Some(at));
@@ -73,10 +38,10 @@ fn maximum<E: Real>(s: &PoolShape, x: &[E], clip: usize, window: &Window3, c: us
 }
 
 /// One output row: y_row\[W', C\].
-pub(super) fn forward_row<E: Real>(s: &PoolShape, x: &[E], ot: usize, clip: usize, oh: usize, y_row: &mut [E]) {
+pub(super) fn forward_row<E: Real>(s: &Geometry, x: &[E], ot: usize, clip: usize, oh: usize, y_row: &mut [E]) {
     let mut window = Window3::of_row(s, ot, oh);
     for (ow, y) in y_row.chunks_exact_mut(s.channels).enumerate() {
-        window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
+        window.w = s.w.covered(ow);
         for (c, y) in y.iter_mut().enumerate() {
             *y = maximum(s, x, clip, &window, c).0;
         }
@@ -84,7 +49,7 @@ pub(super) fn forward_row<E: Real>(s: &PoolShape, x: &[E], ot: usize, clip: usiz
 }
 
 /// The number of cells that the backward is cut into.
-pub(super) fn cells(s: &PoolShape) -> usize {
+pub(super) fn cells(s: &Geometry) -> usize {
     s.y.frames().max(1) * s.clips * s.output.h.max(1)
 }
 
@@ -99,14 +64,14 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn of(s: &PoolShape, index: usize) -> Cell {
+    pub(super) fn of(s: &Geometry, index: usize) -> Cell {
         let (cells_t, cells_h) = (s.y.lo..s.y.hi.max(s.y.lo + 1), 0..s.output.h.max(1));
         let t = cells_t.start + index / (s.clips * cells_h.end);
         let h = index % cells_h.end;
         Cell {
             clip: index / cells_h.end % s.clips,
-            t: owned(t, s.stride.t, s.padding.t, &cells_t, s.x.lo..s.x.hi),
-            h: owned(h, s.stride.h, s.padding.h, &cells_h, 0..s.input.h),
+            t: s.t.owned(t, &cells_t, s.x.lo..s.x.hi),
+            h: s.h.owned(h, &cells_h, 0..s.input.h),
         }
     }
 
@@ -115,12 +80,12 @@ impl Cell {
     }
 
     /// Makes the cell's rows zero, unless the gradient is added to what they hold.
-    pub(super) fn clear<E: Real>(&self, s: &PoolShape, accumulate: bool, dx: &SharedMut<'_, E>) {
+    pub(super) fn clear<E: Real>(&self, s: &Geometry, accumulate: bool, dx: &SharedMut<'_, E>) {
         if accumulate {
             return;
         }
         for t in self.t.clone() {
-            let at = row_at(s, t, self.clip, self.h.start);
+            let at = s.x_row(t, self.clip, self.h.start);
             // SAFETY: cells own disjoint rows of dx, and each cell runs once.
             unsafe { dx.part(at..at + self.h.len() * s.input.w * s.channels) }.fill(E::ZERO);
         }
@@ -136,16 +101,16 @@ pub(super) struct Backward<'a, E> {
 }
 
 /// Writes the frames and rows of dx that cell `index` owns.
-pub(super) fn backward_cell<E: Real>(s: &PoolShape, args: &Backward<'_, E>, index: usize, dx: &SharedMut<'_, E>) {
+pub(super) fn backward_cell<E: Real>(s: &Geometry, args: &Backward<'_, E>, index: usize, dx: &SharedMut<'_, E>) {
     let cell = Cell::of(s, index);
     cell.clear(s, args.accumulate, dx);
-    for ot in covering(&cell.t, s.kernel.t, s.stride.t, s.padding.t, s.y.lo..s.y.hi) {
-        for oh in covering(&cell.h, s.kernel.h, s.stride.h, s.padding.h, 0..s.output.h) {
+    for ot in s.t.covering(&cell.t, s.y.lo..s.y.hi) {
+        for oh in s.h.covering(&cell.h, 0..s.output.h) {
             let row_len = s.output.w * s.channels;
             let row = ((ot - s.y.lo) * s.clips + cell.clip) * s.output.h + oh;
             let mut window = Window3::of_row(s, ot, oh);
             for (ow, dy) in args.dy[row * row_len..][..row_len].chunks_exact(s.channels).enumerate() {
-                window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
+                window.w = s.w.covered(ow);
                 backward_window(s, args, &cell, &window, 0, dy, dx);
             }
         }
@@ -154,7 +119,7 @@ pub(super) fn backward_cell<E: Real>(s: &PoolShape, args: &Backward<'_, E>, inde
 
 /// Adds the gradient of one output's channels from `first` on, where the cell owns their maxima.
 pub(super) fn backward_window<E: Real>(
-    s: &PoolShape,
+    s: &Geometry,
     args: &Backward<'_, E>,
     cell: &Cell,
     window: &Window3,

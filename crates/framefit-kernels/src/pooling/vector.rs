@@ -1,7 +1,8 @@
 //! Maximum pooling with lanes over channels.
 
-use super::max::{self, Backward, Window3, covered, covering, row_at};
-use super::{MaxPoolBackwardArgs, MaxPoolForwardArgs, PoolShape};
+use super::geometry::Geometry;
+use super::max::{self, Backward, Window3};
+use super::{MaxPoolBackwardArgs, MaxPoolForwardArgs};
 use crate::isa::Isa;
 use crate::lanes::{Avx2, Avx512, Lanes};
 use crate::shared::SharedMut;
@@ -45,13 +46,13 @@ fn parts(channels: usize, width: usize) -> impl Iterator<Item = Part> {
 ///
 /// The instruction set must be there.
 #[inline(always)]
-unsafe fn maximum<V: Lanes>(s: &PoolShape, x: &[f32], clip: usize, window: &Window3, part: Part) -> V {
+unsafe fn maximum<V: Lanes>(s: &Geometry, x: &[f32], clip: usize, window: &Window3, part: Part) -> V {
     // SAFETY: the caller has the instruction set.
     unsafe {
         let mut best = V::splat(f32::NEG_INFINITY);
         for t in window.t.clone() {
             for h in window.h.clone() {
-                let row = row_at(s, t, clip, h);
+                let row = s.x_row(t, clip, h);
                 for w in window.w.clone() {
                     best = best.take_greater(load::<V>(x, row + w * s.channels, part));
                 }
@@ -65,10 +66,10 @@ unsafe fn maximum<V: Lanes>(s: &PoolShape, x: &[f32], clip: usize, window: &Wind
 ///
 /// The instruction set must be there.
 #[inline(always)]
-unsafe fn forward_row<V: Lanes>(s: &PoolShape, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
+unsafe fn forward_row<V: Lanes>(s: &Geometry, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
     let mut window = Window3::of_row(s, ot, oh);
     for (ow, y) in y_row.chunks_exact_mut(s.channels).enumerate() {
-        window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
+        window.w = s.w.covered(ow);
         for part in parts(s.channels, V::WIDTH) {
             // SAFETY: the caller has the instruction set.
             unsafe {
@@ -85,17 +86,17 @@ unsafe fn forward_row<V: Lanes>(s: &PoolShape, x: &[f32], ot: usize, clip: usize
 ///
 /// The instruction set must be there.
 #[inline(always)]
-unsafe fn backward_cell<V: Lanes>(s: &PoolShape, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
+unsafe fn backward_cell<V: Lanes>(s: &Geometry, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
     let cell = max::Cell::of(s, index);
     cell.clear(s, args.accumulate, dx);
-    for ot in covering(&cell.t, s.kernel.t, s.stride.t, s.padding.t, s.y.lo..s.y.hi) {
-        for oh in covering(&cell.h, s.kernel.h, s.stride.h, s.padding.h, 0..s.output.h) {
+    for ot in s.t.covering(&cell.t, s.y.lo..s.y.hi) {
+        for oh in s.h.covering(&cell.h, 0..s.output.h) {
             let row_len = s.output.w * s.channels;
             let row = ((ot - s.y.lo) * s.clips + cell.clip) * s.output.h + oh;
             let dy_row = &args.dy[row * row_len..][..row_len];
             let mut window = Window3::of_row(s, ot, oh);
             for ow in 0..s.output.w {
-                window.w = covered(ow, s.kernel.w, s.stride.w, s.padding.w, s.input.w);
+                window.w = s.w.covered(ow);
                 for part in parts(s.channels, V::WIDTH) {
                     // SAFETY: the caller has the instruction set.
                     unsafe {
@@ -124,7 +125,7 @@ unsafe fn backward_cell<V: Lanes>(s: &PoolShape, args: &Backward<'_, f32>, index
 /// The instruction set must be there.
 #[inline(always)]
 unsafe fn give<V: Lanes>(
-    s: &PoolShape,
+    s: &Geometry,
     x: &[f32],
     cell: &max::Cell,
     window: &Window3,
@@ -134,7 +135,7 @@ unsafe fn give<V: Lanes>(
 ) {
     for t in window.t.clone() {
         for h in window.h.clone() {
-            let row = row_at(s, t, cell.clip, h);
+            let row = s.x_row(t, cell.clip, h);
             let owned = cell.owns(t, h);
             for w in window.w.clone() {
                 let at = row + w * s.channels;
@@ -155,30 +156,30 @@ unsafe fn give<V: Lanes>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn forward_row_avx512(s: &PoolShape, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
+fn forward_row_avx512(s: &Geometry, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
     // SAFETY: the instruction set is this function's.
     unsafe { forward_row::<Avx512>(s, x, ot, clip, oh, y_row) }
 }
 
 #[target_feature(enable = "avx2,fma")]
-fn forward_row_avx2(s: &PoolShape, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
+fn forward_row_avx2(s: &Geometry, x: &[f32], ot: usize, clip: usize, oh: usize, y_row: &mut [f32]) {
     // SAFETY: the instruction set is this function's.
     unsafe { forward_row::<Avx2>(s, x, ot, clip, oh, y_row) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn backward_cell_avx512(s: &PoolShape, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
+fn backward_cell_avx512(s: &Geometry, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
     // SAFETY: the instruction set is this function's.
     unsafe { backward_cell::<Avx512>(s, args, index, dx) }
 }
 
 #[target_feature(enable = "avx2,fma")]
-fn backward_cell_avx2(s: &PoolShape, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
+fn backward_cell_avx2(s: &Geometry, args: &Backward<'_, f32>, index: usize, dx: &SharedMut<'_, f32>) {
     // SAFETY: the instruction set is this function's.
     unsafe { backward_cell::<Avx2>(s, args, index, dx) }
 }
 
-pub(super) fn forward(isa: Isa, s: &PoolShape, args: MaxPoolForwardArgs<'_, f32>, pool: &Pool) {
+pub(super) fn forward(isa: Isa, s: &Geometry, args: MaxPoolForwardArgs<'_, f32>, pool: &Pool) {
     assert!(isa.available(), "this machine has no {isa}");
     super::forward(s, args, pool, |s, x, ot, clip, oh, y_row| match isa {
         // SAFETY: the instruction set is there.
@@ -189,7 +190,7 @@ pub(super) fn forward(isa: Isa, s: &PoolShape, args: MaxPoolForwardArgs<'_, f32>
     });
 }
 
-pub(super) fn backward(isa: Isa, s: &PoolShape, args: MaxPoolBackwardArgs<'_, f32>, pool: &Pool) {
+pub(super) fn backward(isa: Isa, s: &Geometry, args: MaxPoolBackwardArgs<'_, f32>, pool: &Pool) {
     assert!(isa.available(), "this machine has no {isa}");
     super::backward(s, args, pool, |s, args, index, dx| match isa {
         // SAFETY: the instruction set is there.
