@@ -4,7 +4,6 @@
 //! wrote them. A read must find its own buffer's bytes, all of them; so an overlap, a read of what was freed
 //! or never written, and a missing gradient all show.
 
-use crate::axes::Window;
 use crate::graph::{Graph, ParamId};
 use crate::schedule::{Access, Action, Buffer, Mode, Role, Schedule, Step, What};
 use std::collections::BTreeMap;
@@ -80,13 +79,15 @@ pub fn check(graph: &Graph, schedule: &Schedule, offsets: &[usize], arena: usize
     let mut memory = Memory { owner: BTreeMap::new() };
     let persistent: Vec<usize> =
         (0..schedule.buffers.len()).filter(|&b| schedule.buffers[b].what.is_persistent()).collect();
+    let tag = |b: usize| Tag { buffer: b, origin: offsets[b] as i64 };
     for &b in &persistent {
         if !matches!(schedule.buffers[b].what, What::Gradient(_)) {
-            memory.write(whole(&schedule.buffers[b], offsets[b]), b);
+            memory.write(whole(&schedule.buffers[b], offsets[b]), tag(b));
         }
     }
     // Twice over the micro-batch, as accumulation does, and once more from the start, as the next step does.
-    let round = || schedule.begin.iter().chain(&schedule.micro).chain(&schedule.micro).chain(&schedule.update);
+    let round =
+        || schedule.begin.iter().chain(schedule.micro_steps()).chain(schedule.micro_steps()).chain(&schedule.update);
     for (index, step) in round().chain(round()).enumerate() {
         play(step, index, schedule, offsets, arena, &mut memory)?;
     }
@@ -94,7 +95,7 @@ pub fn check(graph: &Graph, schedule: &Schedule, offsets: &[usize], arena: usize
         let what = schedule.buffers[b].what;
         let range = whole(&schedule.buffers[b], offsets[b]);
         let trained = !schedule.update.is_empty();
-        if (trained || !matches!(what, What::Gradient(_))) && memory.foreign(range, b).is_some() {
+        if (trained || !matches!(what, What::Gradient(_))) && memory.foreign(range, tag(b)).is_some() {
             return Err(Fault::Lost { what });
         }
     }
@@ -105,13 +106,16 @@ fn whole(buffer: &Buffer, offset: usize) -> Range<usize> {
     offset..offset + buffer.elements() * buffer.dtype.bytes()
 }
 
-fn bytes_of(buffer: &Buffer, window: Window, offset: usize) -> Option<Range<usize>> {
-    if window.lo < buffer.window.lo || window.hi > buffer.window.hi || window.lo > window.hi {
+/// The bytes of an access, and what they must hold: the buffer, and where its frame 0 would lie.
+fn bytes_of(buffer: &Buffer, access: &Access, offset: usize) -> Option<(Range<usize>, Tag)> {
+    let window = access.window;
+    if window.lo < access.base || window.lo > window.hi || window.hi > access.base + buffer.frames {
         return None;
     }
     let frame = buffer.frame * buffer.dtype.bytes();
-    let lo = offset + (window.lo - buffer.window.lo) * frame;
-    Some(lo..lo + window.len() * frame)
+    let lo = offset + (window.lo - access.base) * frame;
+    let origin = offset as i64 - (access.base * frame) as i64;
+    Some((lo..lo + window.len() * frame, Tag { buffer: access.buffer.0, origin }))
 }
 
 fn play(
@@ -122,44 +126,44 @@ fn play(
     arena: usize,
     memory: &mut Memory,
 ) -> Result<(), Fault> {
-    let mut ranges: Vec<(&Access, Range<usize>)> = Vec::new();
+    let mut ranges: Vec<(&Access, Range<usize>, Tag)> = Vec::new();
     for access in &step.accesses {
         let out = Fault::OutOfBounds { step: index, role: access.role };
         let (Some(buffer), Some(&offset)) = (schedule.buffers.get(access.buffer.0), offsets.get(access.buffer.0))
         else {
             return Err(out);
         };
-        match bytes_of(buffer, access.window, offset) {
-            Some(range) if range.end <= arena => ranges.push((access, range)),
+        match bytes_of(buffer, access, offset) {
+            Some((range, tag)) if range.end <= arena => ranges.push((access, range, tag)),
             _ => return Err(out),
         }
     }
-    for (i, (a, x)) in ranges.iter().enumerate() {
-        for (b, y) in &ranges[i + 1..] {
+    for (i, (a, x, _)) in ranges.iter().enumerate() {
+        for (b, y, _) in &ranges[i + 1..] {
             let writes = a.mode != Mode::Read || b.mode != Mode::Read;
             if writes && x.start < y.end && y.start < x.end {
                 return Err(Fault::Aliased { step: index, a: a.role, b: b.role });
             }
         }
     }
-    for (access, range) in &ranges {
+    for (access, range, tag) in &ranges {
         if access.mode == Mode::Write {
             continue;
         }
-        if let Some((wrong, owner)) = memory.foreign(range.clone(), access.buffer.0) {
+        if let Some((wrong, owner)) = memory.foreign(range.clone(), *tag) {
             return Err(Fault::Stale {
                 step: index,
                 role: access.role,
                 lo: wrong.start,
                 hi: wrong.end,
-                found: owner.map(|b| schedule.buffers[b].what),
+                found: owner.map(|tag| schedule.buffers[tag.buffer].what),
                 want: schedule.buffers[access.buffer.0].what,
             });
         }
     }
-    for (access, range) in ranges {
+    for (access, range, tag) in ranges {
         if access.mode != Mode::Read {
-            memory.write(range, access.buffer.0);
+            memory.write(range, tag);
         }
     }
     Ok(())
@@ -171,19 +175,25 @@ fn complete(graph: &Graph, schedule: &Schedule) -> Result<(), Fault> {
     }
     for (index, param) in graph.params.iter().enumerate() {
         let gradient = What::Gradient(ParamId(index));
-        let touches = |steps: &[Step], action: Action, mode: Mode| {
-            steps.iter().any(|step| {
-                step.action == action
-                    && step
-                        .accesses
-                        .iter()
-                        .any(|a| a.mode == mode && schedule.buffers.get(a.buffer.0).is_some_and(|b| b.what == gradient))
-            })
+        // Whether these accesses reach every frame of the gradient.
+        let covers = |steps: &mut dyn Iterator<Item = &Step>, action: Action, mode: Mode| {
+            let mut reached = Vec::new();
+            for step in steps.filter(|step| step.action == action) {
+                for access in step.accesses.iter().filter(|a| a.mode == mode) {
+                    let Some(buffer) = schedule.buffers.get(access.buffer.0) else { continue };
+                    if buffer.what == gradient {
+                        reached.resize(buffer.frames, false);
+                        let window = access.window;
+                        reached.iter_mut().take(window.hi).skip(window.lo).for_each(|r| *r = true);
+                    }
+                }
+            }
+            !reached.is_empty() && reached.iter().all(|&r| r)
         };
         for (found, what) in [
-            (touches(&schedule.begin, Action::Clear, Mode::Write), "clearing of its gradient"),
-            (touches(&schedule.micro, Action::WeightGradient, Mode::Update), "gradient"),
-            (touches(&schedule.update, Action::Update, Mode::Read), "optimizer step"),
+            (covers(&mut schedule.begin.iter(), Action::Clear, Mode::Write), "clearing of its gradient"),
+            (covers(&mut schedule.micro_steps(), Action::WeightGradient, Mode::Update), "gradient"),
+            (covers(&mut schedule.update.iter(), Action::Update, Mode::Read), "optimizer step"),
         ] {
             if !found {
                 return Err(Fault::Missing { param: param.name.clone(), what });
@@ -193,13 +203,20 @@ fn complete(graph: &Graph, schedule: &Schedule) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What bytes hold: a buffer's frames, counted from where its frame 0 would lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
+    buffer: usize,
+    origin: i64,
+}
+
 /// Which buffer last wrote each byte: disjoint ranges by their start.
 struct Memory {
-    owner: BTreeMap<usize, (usize, usize)>,
+    owner: BTreeMap<usize, (usize, Tag)>,
 }
 
 impl Memory {
-    fn write(&mut self, range: Range<usize>, owner: usize) {
+    fn write(&mut self, range: Range<usize>, owner: Tag) {
         if range.is_empty() {
             return;
         }
@@ -210,7 +227,7 @@ impl Memory {
                 self.owner.insert(range.end, (hi, who));
             }
         }
-        let inside: Vec<(usize, usize, usize)> =
+        let inside: Vec<(usize, usize, Tag)> =
             self.owner.range(range.clone()).map(|(&lo, &(hi, who))| (lo, hi, who)).collect();
         for (lo, hi, who) in inside {
             self.owner.remove(&lo);
@@ -222,7 +239,7 @@ impl Memory {
     }
 
     /// The first part of the range that `owner` did not write last, and who did.
-    fn foreign(&self, range: Range<usize>, owner: usize) -> Option<(Range<usize>, Option<usize>)> {
+    fn foreign(&self, range: Range<usize>, owner: Tag) -> Option<(Range<usize>, Option<Tag>)> {
         let mut at = range.start;
         while at < range.end {
             let covering = self.owner.range(..=at).next_back().map(|(_, &piece)| piece).filter(|&(hi, _)| hi > at);

@@ -3,7 +3,7 @@
 use crate::axes::DType;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
-use crate::schedule::{Schedule, What};
+use crate::schedule::{Held, Schedule, What};
 use serde::Serialize;
 use std::fmt;
 
@@ -19,6 +19,10 @@ pub enum Purpose {
     OptimizerState,
     /// Values between layers and their gradients.
     Activations,
+    /// States that are kept for the backward pass.
+    Checkpoints,
+    /// The state at the boundary of two segments, and its gradient.
+    States,
     /// Scratch of the kernels.
     Workspace,
     /// Frames and labels of the micro-batch.
@@ -38,6 +42,8 @@ impl fmt::Display for Purpose {
             Purpose::Gradients => "gradients",
             Purpose::OptimizerState => "optimizer state",
             Purpose::Activations => "activations",
+            Purpose::Checkpoints => "checkpoints",
+            Purpose::States => "states",
             Purpose::Workspace => "workspace",
             Purpose::Input => "input",
             Purpose::DataPipeline => "data pipeline",
@@ -89,12 +95,14 @@ impl Ledger {
         let live = |step: usize| {
             lifetimes.iter().enumerate().filter(move |(_, l)| l.first <= step && step <= l.last && l.bytes > 0)
         };
-        let peak_step = schedule
-            .steps()
-            .enumerate()
-            .map(|(index, _)| (live(index).map(|(_, l)| l.bytes).sum::<usize>(), index))
-            .max_by_key(|&(bytes, index)| (bytes, std::cmp::Reverse(index)))
-            .map_or(0, |(_, index)| index);
+        let mut places: Vec<usize> = schedule.distinct_steps().map(|s| s.place).collect();
+        places.sort_unstable();
+        places.dedup();
+        let peak_step = places
+            .into_iter()
+            .map(|place| (live(place).map(|(_, l)| l.bytes).sum::<usize>(), place))
+            .max_by_key(|&(bytes, place)| (bytes, std::cmp::Reverse(place)))
+            .map_or(0, |(_, place)| place);
         let mut rows: Vec<Row> = live(peak_step)
             .map(|(index, life)| {
                 let buffer = &schedule.buffers[index];
@@ -116,7 +124,8 @@ impl Ledger {
         }
         rows.sort_by_key(|r| r.purpose);
         let peak = Bytes(rows.iter().map(|r| r.bytes.0).sum());
-        let moment = schedule.steps().nth(peak_step).map_or_else(String::new, |s| s.describe(graph));
+        let moment =
+            schedule.distinct_steps().find(|s| s.place == peak_step).map_or_else(String::new, |s| s.describe(graph));
         Self { rows, peak, moment }
     }
 
@@ -149,9 +158,12 @@ fn describe(graph: &Graph, what: What) -> (Purpose, String) {
         What::Gradient(p) => (Purpose::Gradients, param(p)),
         What::FirstMoment(p) => (Purpose::OptimizerState, format!("{}, first moment", param(p))),
         What::SecondMoment(p) => (Purpose::OptimizerState, format!("{}, second moment", param(p))),
-        What::Value(v) => (Purpose::Activations, value(v)),
+        What::Value(v) | What::Passing(v) => (Purpose::Activations, value(v)),
+        What::State(Held::Window(v)) => (Purpose::States, value(v)),
+        What::StateGradient(Held::Window(v)) => (Purpose::States, format!("{}, gradient", value(v))),
+        What::Checkpoint(Held::Window(v), slot) => (Purpose::Checkpoints, format!("{}, state {}", value(v), slot + 1)),
         What::ValueGradient(v) => (Purpose::Activations, format!("{}, gradient", value(v))),
-        What::Workspace(n) => (Purpose::Workspace, graph.node(n).name.clone()),
+        What::Workspace(n, _) => (Purpose::Workspace, graph.node(n).name.clone()),
         What::Frames => (Purpose::Input, "frames as decoded".to_owned()),
         What::Labels => (Purpose::Input, "labels".to_owned()),
         What::ClipLosses => (Purpose::Input, "losses".to_owned()),

@@ -6,7 +6,7 @@ use crate::bytes::Bytes;
 use crate::checker::{self, Fault};
 use crate::graph::Graph;
 use crate::ledger::{Fixed, Ledger, Purpose, Row};
-use crate::schedule::{Kind, Schedule, Workspaces, build};
+use crate::schedule::{Cut, Kind, Schedule, Workspaces, build};
 
 /// What a plan is made from.
 pub struct Request<'a> {
@@ -18,6 +18,8 @@ pub struct Request<'a> {
     pub batch: usize,
     /// Whether the plan trains; else it only predicts.
     pub training: bool,
+    /// How the clip is cut, where the user says so.
+    pub cut: Option<Cut>,
     /// The engine's word on scratch.
     pub workspaces: &'a dyn Workspaces,
     /// What lies outside the arena, for a micro-batch of this many clips.
@@ -38,6 +40,8 @@ pub struct Placed {
 pub struct Plan {
     /// Most clips that go through the model at once.
     pub micro_batch: usize,
+    /// How the clip is cut.
+    pub cut: Cut,
     /// The type of activations and weights.
     pub dtype: DType,
     /// Bytes of the arena.
@@ -73,13 +77,18 @@ pub struct Unsound {
 impl Plan {
     /// The plan that takes `micro_batch` clips at a time.
     pub fn with_micro_batch(request: &Request<'_>, micro_batch: usize) -> Self {
-        let schedule = |kind| build(request.graph, kind, micro_batch, request.dtype, request.workspaces);
+        Self::with(request, micro_batch, request.cut.unwrap_or(Cut::WHOLE))
+    }
+
+    /// The plan that takes `micro_batch` clips at a time, each cut like this.
+    pub fn with(request: &Request<'_>, micro_batch: usize, cut: Cut) -> Self {
+        let schedule = |kind| build(request.graph, kind, micro_batch, cut, request.dtype, request.workspaces);
         let training = request.training.then(|| place(schedule(Kind::Training)));
         let inference = place(schedule(Kind::Inference { trained: request.training }));
         let arena = training.iter().chain([&inference]).map(Placed::bytes).max().unwrap_or(0);
         let main = training.as_ref().unwrap_or(&inference);
         let ledger = Ledger::of(request.graph, &main.schedule, arena, &(request.fixed)(micro_batch));
-        Self { micro_batch, dtype: request.dtype, arena, ledger, training, inference }
+        Self { micro_batch, cut, dtype: request.dtype, arena, ledger, training, inference }
     }
 
     /// The plan with the largest micro-batch whose peak is within the budget; without one, the whole batch.
@@ -144,7 +153,7 @@ impl Plan {
         if clips == whole.schedule.clips {
             return Ok(whole.clone());
         }
-        let schedule = build(request.graph, kind, clips, request.dtype, request.workspaces);
+        let schedule = build(request.graph, kind, clips, self.cut, request.dtype, request.workspaces);
         let fits = schedule.buffers.len() == whole.schedule.buffers.len()
             && schedule
                 .buffers

@@ -6,7 +6,7 @@ use framefit_core::checker::{Fault, check};
 use framefit_core::ledger::{Fixed, Purpose};
 use framefit_core::ops::{Conv3d, Flatten, GlobalAvgPool3d, Linear, MaxPool3d, Relu};
 use framefit_core::plan::{Plan, Request};
-use framefit_core::schedule::{Action, KernelRequest, Mode, Role, What, Workspaces};
+use framefit_core::schedule::{Action, Cut, KernelRequest, Mode, ProgramId, Role, Schedule, Step, What, Workspaces};
 use framefit_core::{Bytes, DType, Dims3, Graph, GraphBuilder, Op, Origin, Shape};
 
 /// Scratch that grows with the clips, so that plans of different sizes differ.
@@ -64,7 +64,7 @@ fn no_fixed(_: usize) -> Fixed {
 }
 
 fn request<'a>(graph: &'a Graph, scratch: &'a Scratch, batch: usize) -> Request<'a> {
-    Request { graph, dtype: DType::F32, batch, training: true, workspaces: scratch, fixed: &no_fixed }
+    Request { graph, dtype: DType::F32, batch, training: true, cut: None, workspaces: scratch, fixed: &no_fixed }
 }
 
 #[test]
@@ -78,6 +78,27 @@ fn random_plans_pass_the_independent_checker() {
         let plan = Plan::with_micro_batch(&request, batch);
         plan.check(&request).unwrap_or_else(|e| panic!("trial {trial}: {e}"));
         assert_eq!(plan.ledger.peak.0 as usize, plan.arena, "the ledger adds up to the arena");
+    }
+}
+
+/// The steps of a micro-batch as one program.
+fn whole_micro(schedule: &mut Schedule) -> &mut Vec<Step> {
+    let steps = schedule.micro_steps().cloned().collect();
+    schedule.programs = vec![steps];
+    schedule.micro = vec![ProgramId(0)];
+    &mut schedule.programs[0]
+}
+
+#[test]
+fn plans_of_any_cut_pass_the_independent_checker() {
+    let mut random = Random(29);
+    for trial in 0..400 {
+        let graph = random_graph(&mut random);
+        let scratch = Scratch(random.below(300));
+        let request = request(&graph, &scratch, 2);
+        let cut = Cut { segment: 1 + random.below(6), checkpoints: random.below(4) };
+        let plan = Plan::with(&request, 2, cut);
+        plan.check(&request).unwrap_or_else(|e| panic!("trial {trial}, {cut:?}: {e}"));
     }
 }
 
@@ -106,17 +127,19 @@ fn the_checker_finds_every_kind_of_break() {
 
         // A gradient that nobody makes.
         let mut schedule = good.schedule.clone();
-        let at = schedule.micro.iter().rposition(|s| s.action == Action::WeightGradient).unwrap();
-        schedule.micro.remove(at);
+        let steps = whole_micro(&mut schedule);
+        let at = steps.iter().rposition(|s| s.action == Action::WeightGradient).unwrap();
+        steps.remove(at);
         let fault = check(&graph, &schedule, &good.offsets, plan.arena).unwrap_err();
         assert!(matches!(fault, Fault::Missing { what: "gradient", .. }), "{fault}");
         missing += 1;
 
         // A step left out: what it should have written is read.
         let mut schedule = good.schedule.clone();
-        let at = schedule.micro.iter().position(|s| matches!(s.action, Action::Forward { .. })).unwrap();
-        if schedule.micro[at].access(Role::Output).unwrap().mode == Mode::Write {
-            schedule.micro.remove(at);
+        let steps = whole_micro(&mut schedule);
+        let at = steps.iter().position(|s| matches!(s.action, Action::Forward { .. })).unwrap();
+        if steps[at].access(Role::Output).unwrap().mode == Mode::Write {
+            steps.remove(at);
             let fault = check(&graph, &schedule, &good.offsets, plan.arena).unwrap_err();
             assert!(matches!(fault, Fault::Stale { .. }), "{fault}");
         }

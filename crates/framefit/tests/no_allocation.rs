@@ -53,6 +53,7 @@ fn steps_allocate_nothing() {
             dtype: DType::F32,
             batch: 5,
             training: true,
+            cut: None,
             workspaces: &kernels,
             fixed: &no_fixed,
         };

@@ -5,6 +5,7 @@
 
 use framefit::core::ledger::Fixed;
 use framefit::core::plan::{Plan, Request};
+use framefit::core::schedule::Cut;
 use framefit::core::{Dims3, Graph, ParamId};
 use framefit::engine::{Element, Engine, Kernels, Normalisation, Tensor};
 use framefit::kernels::Isa;
@@ -72,9 +73,20 @@ fn no_fixed(_: usize) -> Fixed {
 }
 
 fn engine<E: Element>(reference: &Reference, kernels: Kernels, micro_batch: usize) -> Engine<E> {
+    engine_cut(reference, kernels, micro_batch, None)
+}
+
+fn engine_cut<E: Element>(reference: &Reference, kernels: Kernels, micro_batch: usize, cut: Option<Cut>) -> Engine<E> {
     let graph = reference.spec.build().unwrap();
-    let request =
-        Request { graph: &graph, dtype: E::DTYPE, batch: 3, training: true, workspaces: &kernels, fixed: &no_fixed };
+    let request = Request {
+        graph: &graph,
+        dtype: E::DTYPE,
+        batch: 3,
+        training: true,
+        cut,
+        workspaces: &kernels,
+        fixed: &no_fixed,
+    };
     let plan = Plan::with_micro_batch(&request, micro_batch);
     plan.check(&request).unwrap();
     let mut engine = Engine::new(graph.clone(), plan, kernels, &reference.normalisation()).unwrap();
@@ -214,6 +226,34 @@ fn any_split_into_micro_batches_gives_the_same_gradient() {
                 for (x, y) in a.iter().zip(b) {
                     assert!((x - y).abs() <= 1e-11 * scale.max(1e-6), "{name} {}", graph.params[i].name);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn any_cut_into_segments_gives_the_loss_and_gradient_of_the_whole_clip() {
+    const RELATIVE: f64 = 1e-10;
+    let kernels = Kernels { isa: Isa::Scalar, threads: 2 };
+    for name in MODELS {
+        let r = reference(name);
+        let mut whole = engine::<f64>(&r, kernels, 3);
+        let loss = accumulate(&mut whole, &r, None, 3);
+        let graph = whole.graph().clone();
+        for (segment, checkpoints, micro) in
+            [(4, 0, 3), (4, 1, 2), (3, 1, 3), (2, 3, 3), (2, 0, 1), (1, 0, 3), (1, 2, 3)]
+        {
+            let cut = Cut { segment, checkpoints };
+            let mut cut_engine = engine_cut::<f64>(&r, kernels, micro, Some(cut));
+            let other = accumulate(&mut cut_engine, &r, None, micro);
+            assert!((loss - other).abs() < RELATIVE * loss, "{name} {cut:?}: loss {other} instead of {loss}");
+            for i in 0..graph.params.len() {
+                let a = whole.tensor(Tensor::Gradient(ParamId(i))).unwrap();
+                let b = cut_engine.tensor(Tensor::Gradient(ParamId(i))).unwrap();
+                let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+                let off = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                let param = &graph.params[i].name;
+                assert!(off <= RELATIVE * scale.max(1e-6), "{name} {cut:?}: gradient of {param} is {off:.1e} off");
             }
         }
     }

@@ -121,6 +121,14 @@ impl Op {
         each_op!(self, op => op.operations(input, output))
     }
 
+    /// Whether it adds up a share of every frame, and holds the sum instead of the frames.
+    pub fn sums_over_time(&self) -> bool {
+        match self {
+            Op::GlobalAvgPool3d(_) | Op::Linear(_) => true,
+            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::Relu(_) | Op::Flatten(_) => false,
+        }
+    }
+
     /// Whether the output lies in the input's own bytes.
     pub fn in_place(&self) -> bool {
         match self {

@@ -1,8 +1,11 @@
 //! The schedule: the ordered steps of one training step, and every range of every buffer that they touch.
 
 mod build;
+mod revolve;
+mod segments;
 
 pub use build::{KernelRequest, Kind, Pass, Workspaces, build};
+pub use revolve::{Turn, advances, revolve};
 
 use crate::axes::{DType, Window};
 use crate::graph::{Graph, NodeId, ParamId, ValueId};
@@ -11,6 +14,13 @@ use serde::Serialize;
 /// Index of a buffer in [`Schedule::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct BufferId(pub usize);
+
+/// Something of the model that lives from one segment to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Held {
+    /// The frames of a value that later segments still read.
+    Window(ValueId),
+}
 
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -31,12 +41,20 @@ pub enum What {
     Labels,
     /// `[N]`, the loss of each clip.
     ClipLosses,
-    /// A value of the graph.
+    /// A value of the graph: all of it, or its window in the segment whose backward follows.
     Value(ValueId),
-    /// The gradient of a value.
+    /// The window of a value in a segment that is only passed through, on the way to a later one.
+    Passing(ValueId),
+    /// The gradient of a value, over the same window.
     ValueGradient(ValueId),
+    /// The state at the boundary before the segment at hand.
+    State(Held),
+    /// A state that is kept, by slot.
+    Checkpoint(Held, usize),
+    /// The gradient of the state, handed to the segment before.
+    StateGradient(Held),
     /// What a kernel writes and nobody else reads.
-    Workspace(NodeId),
+    Workspace(NodeId, Pass),
 }
 
 impl What {
@@ -50,8 +68,12 @@ impl What {
             | What::Labels
             | What::ClipLosses
             | What::Value(_)
+            | What::Passing(_)
             | What::ValueGradient(_)
-            | What::Workspace(_) => false,
+            | What::State(_)
+            | What::Checkpoint(..)
+            | What::StateGradient(_)
+            | What::Workspace(..) => false,
         }
     }
 }
@@ -63,16 +85,18 @@ pub struct Buffer {
     pub what: What,
     /// The type of its elements.
     pub dtype: DType,
-    /// The frames it holds; one for what has no time axis.
-    pub window: Window,
+    /// The most frames it holds at once; one for what has no time axis.
+    pub frames: usize,
     /// Elements of one frame, over all clips of the micro-batch.
     pub frame: usize,
+    /// Whether its content outlives the segment that made it.
+    pub lasting: bool,
 }
 
 impl Buffer {
     /// Elements in all.
     pub fn elements(&self) -> usize {
-        self.window.len() * self.frame
+        self.frames * self.frame
     }
 
     /// Bytes in all.
@@ -134,10 +158,26 @@ pub struct Access {
     pub role: Role,
     /// Which.
     pub buffer: BufferId,
-    /// Which of its frames.
+    /// Which frames.
     pub window: Window,
+    /// The frame that lies first in the buffer at this moment.
+    pub base: usize,
     /// How.
     pub mode: Mode,
+}
+
+/// Which segments of a clip a step of a summing layer stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Part {
+    /// The sum begins here.
+    pub first: bool,
+    /// The sum is complete after this.
+    pub last: bool,
+}
+
+impl Part {
+    /// The whole clip at once.
+    pub const WHOLE: Part = Part { first: true, last: true };
 }
 
 /// What a step does.
@@ -151,7 +191,11 @@ pub enum Action {
     Forward {
         /// Whether the step applies the layer's ReLU, too.
         relu: bool,
+        /// For a layer that sums over the clip: which part of the clip this is.
+        part: Part,
     },
+    /// Frames from one buffer to another.
+    Copy,
     /// Loss of each clip, and the gradient of the logits.
     Loss,
     /// The host reads the logits and the losses.
@@ -162,10 +206,12 @@ pub enum Action {
     InputGradient {
         /// Whether the input is a ReLU's output whose own gradient this step takes, too.
         relu: bool,
+        /// Whether it is added to what is there.
+        accumulate: bool,
     },
     /// Gradients of a layer's parameters, added to what is there.
     WeightGradient,
-    /// Sets a gradient to zero.
+    /// Sets frames to zero.
     Clear,
     /// The optimizer's step on one parameter.
     Update,
@@ -180,6 +226,9 @@ pub struct Step {
     pub node: Option<NodeId>,
     /// Everything it touches.
     pub accesses: Vec<Access>,
+    /// Its place among the steps of a program, the same in every segment. Buffers that live within a program
+    /// share bytes by it.
+    pub place: usize,
 }
 
 impl Step {
@@ -200,23 +249,47 @@ impl Step {
             Action::ReluGradient => format!("{name}, backward"),
             Action::InputGradient { .. } => format!("{name}, gradient of its input"),
             Action::WeightGradient => format!("{name}, gradient of its weights"),
+            Action::Clear if self.node.is_none() => "clearing a gradient".to_owned(),
             Action::Clear => format!("{name}, clearing its gradient"),
+            Action::Copy => "carrying the state".to_owned(),
             Action::Update => format!("{name}, optimizer step"),
         }
     }
 }
+
+/// How the clip is cut into segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Cut {
+    /// Source frames of a segment, the last one may have fewer.
+    pub segment: usize,
+    /// Most states that are kept at once for the backward pass.
+    pub checkpoints: usize,
+}
+
+impl Cut {
+    /// The whole clip is one segment.
+    pub const WHOLE: Cut = Cut { segment: usize::MAX, checkpoints: 0 };
+}
+
+/// Index of a program in [`Schedule::programs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ProgramId(pub usize);
 
 /// The steps of one training step, or of a forward pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Schedule {
     /// N, clips of the micro-batch.
     pub clips: usize,
+    /// Segments of the clip.
+    pub segments: usize,
     /// Buffers; the persistent ones come first, in the same order in every schedule of the same kind.
     pub buffers: Vec<Buffer>,
     /// Once, before the first micro-batch.
     pub begin: Vec<Step>,
-    /// For each micro-batch.
-    pub micro: Vec<Step>,
+    /// Runs of steps that belong together: a segment passed through, a segment with its backward, a state kept.
+    pub programs: Vec<Vec<Step>>,
+    /// For each micro-batch, the programs in order.
+    pub micro: Vec<ProgramId>,
     /// Once, after the last micro-batch.
     pub update: Vec<Step>,
 }
@@ -232,9 +305,14 @@ impl Schedule {
         self.buffers.iter().position(|b| b.what == what).map(BufferId)
     }
 
-    /// All steps in the order they run, each micro-batch step once.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.begin.iter().chain(&self.micro).chain(&self.update)
+    /// The steps of a micro-batch in the order they run.
+    pub fn micro_steps(&self) -> impl Iterator<Item = &Step> {
+        self.micro.iter().flat_map(|id| &self.programs[id.0])
+    }
+
+    /// Every step once, in no particular order.
+    pub fn distinct_steps(&self) -> impl Iterator<Item = &Step> {
+        self.begin.iter().chain(self.programs.iter().flatten()).chain(&self.update)
     }
 
     /// Number of buffers that live through the whole training step.
@@ -242,22 +320,23 @@ impl Schedule {
         self.buffers.iter().take_while(|b| b.what.is_persistent()).count()
     }
 
-    /// First and last step, as positions in [`Schedule::steps`], that touch each buffer.
+    /// First and last place that touch each buffer.
     pub fn lifetimes(&self) -> Vec<crate::arena::Lifetime> {
-        let last = self.steps().count().saturating_sub(1);
+        let last_place = self.distinct_steps().map(|s| s.place).max().unwrap_or(0);
         let mut lifetimes: Vec<crate::arena::Lifetime> = self
             .buffers
             .iter()
             .map(|b| {
-                let (first, last) = if b.what.is_persistent() { (0, last) } else { (usize::MAX, 0) };
+                let always = b.what.is_persistent() || (b.lasting && self.segments > 1);
+                let (first, last) = if always { (0, last_place) } else { (usize::MAX, 0) };
                 crate::arena::Lifetime { bytes: b.bytes(), first, last }
             })
             .collect();
-        for (index, step) in self.steps().enumerate() {
+        for step in self.distinct_steps() {
             for access in &step.accesses {
                 let life = &mut lifetimes[access.buffer.0];
-                life.first = life.first.min(index);
-                life.last = life.last.max(index);
+                life.first = life.first.min(step.place);
+                life.last = life.last.max(step.place);
             }
         }
         for life in &mut lifetimes {

@@ -10,7 +10,7 @@ pub use kernels::Kernels;
 
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Placed, Plan, Request, Unsound};
-use framefit_core::schedule::{Kind, What};
+use framefit_core::schedule::{Kind, ProgramId, Step, What};
 use framefit_core::{DType, Graph, ParamId};
 use framefit_kernels::optimizer::AdamStep;
 use framefit_kernels::{AllocationFailed, Arena, Isa, Pool, Real};
@@ -247,6 +247,7 @@ impl<E: Element> Engine<E> {
             dtype: E::DTYPE,
             batch: self.plan.micro_batch,
             training: self.plan.training_step().is_some(),
+            cut: Some(self.plan.cut),
             workspaces: &self.kernels,
             fixed: &nothing_fixed,
         };
@@ -289,7 +290,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn begin_step(&mut self) -> Result<(), EngineError> {
         let at = self.placed(Kind::Training, self.plan.micro_batch)?;
-        self.run(at, Part::Begin, Numbers::default())
+        self.run(at, Phase::Begin, Numbers::default())
     }
 
     /// Forward and backward of the clips in the slots. `scale` multiplies every clip's loss in the gradient:
@@ -299,7 +300,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn accumulate(&mut self, clips: usize, scale: f64) -> Result<Outcome<'_, E>, EngineError> {
         let at = self.placed(Kind::Training, clips)?;
-        self.run(at, Part::Micro, Numbers { scale, ..Numbers::default() })?;
+        self.run(at, Phase::Micro, Numbers { scale, ..Numbers::default() })?;
         self.outcome(at)
     }
 
@@ -309,7 +310,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn update(&mut self, step: AdamStep) -> Result<(), EngineError> {
         let at = self.placed(Kind::Training, self.plan.micro_batch)?;
-        self.run(at, Part::Update, Numbers { adam: step, ..Numbers::default() })
+        self.run(at, Phase::Update, Numbers { adam: step, ..Numbers::default() })
     }
 
     /// Forward of the clips in the slots, and each clip's loss.
@@ -319,18 +320,19 @@ impl<E: Element> Engine<E> {
     pub fn evaluate(&mut self, clips: usize) -> Result<Outcome<'_, E>, EngineError> {
         let kind = self.inference_kind();
         let at = self.placed(kind, clips)?;
-        self.run(at, Part::Micro, Numbers::default())?;
+        self.run(at, Phase::Micro, Numbers::default())?;
         self.outcome(at)
     }
 
-    fn run(&mut self, at: usize, part: Part, numbers: Numbers) -> Result<(), EngineError> {
+    fn run(&mut self, at: usize, phase: Phase, numbers: Numbers) -> Result<(), EngineError> {
         let placed = &self.schedules[at].2;
-        let steps = match part {
-            Part::Begin => &placed.schedule.begin,
-            Part::Micro => &placed.schedule.micro,
-            Part::Update => &placed.schedule.update,
+        let schedule = &placed.schedule;
+        let (once, micro): (&[Step], &[ProgramId]) = match phase {
+            Phase::Begin => (&schedule.begin, &[]),
+            Phase::Micro => (&[], &schedule.micro),
+            Phase::Update => (&schedule.update, &[]),
         };
-        for step in steps {
+        for step in once.iter().chain(micro.iter().flat_map(|id| &schedule.programs[id.0])) {
             let call = run::Call {
                 graph: &self.graph,
                 kernels: &self.kernels,
@@ -353,7 +355,7 @@ impl<E: Element> Engine<E> {
     }
 }
 
-enum Part {
+enum Phase {
     Begin,
     Micro,
     Update,

@@ -5,7 +5,7 @@
 use super::kernels::{Kernels, Layer};
 use super::{Element, Numbers, Slots};
 use framefit_core::plan::Placed;
-use framefit_core::schedule::{Access, Action, Role, Step};
+use framefit_core::schedule::{Access, Action, Part, Role, Step};
 use framefit_core::{Graph, Op};
 use framefit_kernels::activation::{ReluBackwardArgs, ReluForwardArgs};
 use framefit_kernels::conv::{ConvForwardArgs, ConvInputGradientArgs, ConvWeightGradientArgs};
@@ -31,7 +31,7 @@ pub(super) struct Call<'a, E> {
 fn range(placed: &Placed, access: &Access) -> Option<Range<usize>> {
     let buffer = placed.schedule.buffers.get(access.buffer.0)?;
     let frame = buffer.frame * buffer.dtype.bytes();
-    let lo = placed.offsets.get(access.buffer.0)? + access.window.lo.checked_sub(buffer.window.lo)? * frame;
+    let lo = placed.offsets.get(access.buffer.0)? + access.window.lo.checked_sub(access.base)? * frame;
     Some(lo..lo + access.window.len() * frame)
 }
 
@@ -74,7 +74,7 @@ fn present<E>(slice: &mut [E]) -> Option<&mut [E]> {
 }
 
 fn micro_step(placed: &Placed, action: Action) -> Option<&Step> {
-    placed.schedule.micro.iter().find(|s| s.action == action)
+    placed.schedule.micro_steps().find(|s| s.action == action)
 }
 
 pub(super) fn slots<'a>(placed: &Placed, arena: &'a mut Arena) -> Option<Slots<'a>> {
@@ -94,7 +94,7 @@ impl<E: Element> Call<'_, E> {
         match step.action {
             Action::Load | Action::Report => Some(()),
             Action::Normalise => self.normalise(step, arena),
-            Action::Forward { relu } => self.forward(step, relu, arena),
+            Action::Forward { relu, part } => self.forward(step, relu, part, arena),
             Action::Loss => self.loss(step, arena),
             Action::ReluGradient => {
                 let [y, dy] = elements::<E, 2>(self.placed, step, [Role::Output, Role::OutputGradient], arena)?;
@@ -102,12 +102,16 @@ impl<E: Element> Call<'_, E> {
                 (row.run)(&y.len(), ReluBackwardArgs { y, dy }, self.pool);
                 Some(())
             }
-            Action::InputGradient { relu } => self.input_gradient(step, relu, arena),
+            Action::InputGradient { relu, accumulate } => self.input_gradient(step, relu, accumulate, arena),
             Action::WeightGradient => self.weight_gradient(step, arena),
             Action::Clear => {
-                let [gradient] = elements::<E, 1>(self.placed, step, [Role::WeightGradient], arena)?;
-                gradient.fill(E::ZERO);
+                let [frames] = elements::<E, 1>(self.placed, step, [Role::Output], arena)?;
+                frames.fill(E::ZERO);
                 Some(())
+            }
+            Action::Copy => {
+                let [from, to] = bytes(self.placed, step, [Role::Input, Role::Output], arena)?;
+                (from.len() == to.len()).then(|| to.copy_from_slice(from))
             }
             Action::Update => {
                 let roles = [Role::Weight, Role::WeightGradient, Role::FirstMoment, Role::SecondMoment];
@@ -161,7 +165,7 @@ impl<E: Element> Call<'_, E> {
         Some((&node.op, layer))
     }
 
-    fn forward(&self, step: &Step, relu: bool, arena: &mut Arena) -> Option<()> {
+    fn forward(&self, step: &Step, relu: bool, part: Part, arena: &mut Arena) -> Option<()> {
         let roles = [Role::Input, Role::Weight, Role::Bias, Role::Output, Role::Workspace];
         let [x, w, bias, y, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
         let isa = self.kernels.isa;
@@ -171,7 +175,9 @@ impl<E: Element> Call<'_, E> {
             (row.run)(&len, ReluForwardArgs { y }, self.pool);
             return Some(());
         }
-        let bias = present(bias).map(|b| &*b);
+        // A sum over the clip begins at zero or goes on, and gets its bias once.
+        let accumulate = !part.first;
+        let bias = present(bias).map(|b| &*b).filter(|_| part.last);
         let (op, layer) = self.layer(step, Role::Input, Role::Output)?;
         match op {
             Op::Conv3d(op) => {
@@ -188,12 +194,12 @@ impl<E: Element> Call<'_, E> {
                 let shape = layer.mean();
                 let row = choose(E::mean_forward(), isa, &shape);
                 let scale = E::from_f64(1.0 / layer.input.dims.volume() as f64);
-                (row.run)(&shape, MeanForwardArgs { x, scale, accumulate: false, y, scratch }, self.pool);
+                (row.run)(&shape, MeanForwardArgs { x, scale, accumulate, y, scratch }, self.pool);
             }
             Op::Linear(op) => {
                 let shape = layer.linear(op);
                 let row = choose(E::linear_forward(), isa, &shape);
-                let args = LinearForwardArgs { x, w, bias, relu, accumulate: false, y, scratch };
+                let args = LinearForwardArgs { x, w, bias, relu, accumulate, y, scratch };
                 (row.run)(&shape, args, self.pool);
             }
             Op::Relu(_) | Op::Flatten(_) => {}
@@ -201,11 +207,10 @@ impl<E: Element> Call<'_, E> {
         Some(())
     }
 
-    fn input_gradient(&self, step: &Step, relu: bool, arena: &mut Arena) -> Option<()> {
+    fn input_gradient(&self, step: &Step, relu: bool, accumulate: bool, arena: &mut Arena) -> Option<()> {
         let roles = [Role::Input, Role::OutputGradient, Role::Weight, Role::InputGradient, Role::Workspace];
         let [x, dy, w, dx, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
         let isa = self.kernels.isa;
-        let accumulate = false;
         let (op, layer) = self.layer(step, Role::InputGradient, Role::OutputGradient)?;
         match op {
             Op::Conv3d(op) => {

@@ -56,7 +56,8 @@ pub fn plan_inference(graph: &Graph, batch: usize, resources: &Resources, fixed:
 
 fn plan(graph: &Graph, batch: usize, training: bool, resources: &Resources, fixed: &Fixed) -> Result<Plan, TrainError> {
     let of = |_: usize| fixed.clone();
-    let request = Request { graph, dtype: DType::F32, batch, training, workspaces: &resources.kernels, fixed: &of };
+    let request =
+        Request { graph, dtype: DType::F32, batch, training, cut: None, workspaces: &resources.kernels, fixed: &of };
     let plan = Plan::fit(&request, resources.memory)?;
     plan.check(&request)?;
     Ok(plan)
