@@ -3,16 +3,12 @@
 
 mod common;
 
-use common::{Random, Tolerance, assert_close, bits, differences, widen};
+use common::{Random, Tolerance, assert_close, bits, differences, rows, widen};
 use framefit_kernels::activation::*;
 use framefit_kernels::frames::*;
 use framefit_kernels::loss::*;
 use framefit_kernels::optimizer::*;
-use framefit_kernels::{Pool, Real, Row};
-
-fn rows<S, R: Row<S>>(table: &'static [R]) -> impl Iterator<Item = &'static R> {
-    table.iter().filter(|row| row.isa().available())
-}
+use framefit_kernels::{Pool, Real};
 
 /// Lengths around registers and tasks.
 fn lengths() -> impl Iterator<Item = usize> {

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Random, Tolerance, assert_close, bits, differences, dot, widen};
+use common::{Random, Tolerance, assert_close, bits, differences, dot, nan, rows, widen};
 use framefit_kernels::conv::{Dims3, Window};
 use framefit_kernels::mean::*;
 use framefit_kernels::pooling::*;
-use framefit_kernels::{Pool, Real, Row};
+use framefit_kernels::{Pool, Real};
 
 const fn dims(t: usize, h: usize, w: usize) -> Dims3 {
     Dims3 { t, h, w }
@@ -96,14 +96,6 @@ fn with_ties(random: &mut Random, len: usize) -> Vec<f32> {
         n => (n % 5) as f32 - 2.0,
     };
     (0..len).map(|_| number(random.next())).collect()
-}
-
-fn nan<E: Real>(len: usize) -> Vec<E> {
-    vec![E::from_f64(f64::NAN); len]
-}
-
-fn rows<S, R: Row<S>>(table: &'static [R]) -> impl Iterator<Item = &'static R> {
-    table.iter().filter(|row| row.isa().available())
 }
 
 #[test]

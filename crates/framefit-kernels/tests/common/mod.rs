@@ -1,7 +1,7 @@
 //! What the kernel tests share: numbers, tolerances, and the machine's instruction sets.
 #![allow(dead_code)]
 
-use framefit_kernels::Real;
+use framefit_kernels::{Pool, Real, Row};
 
 /// A small generator of reproducible numbers (SplitMix64).
 pub struct Random(u64);
@@ -87,4 +87,21 @@ pub fn differences(at: &[f64], value: impl Fn(&[f64]) -> f64) -> Vec<f64> {
             (above - below) / (2.0 * STEP)
         })
         .collect()
+}
+
+/// The rows that this machine can run.
+pub fn rows<S, R: Row<S>>(table: &'static [R]) -> impl Iterator<Item = &'static R> {
+    table.iter().filter(|row| row.isa().available())
+}
+
+pub fn nan<E: Real>(len: usize) -> Vec<E> {
+    vec![E::from_f64(f64::NAN); len]
+}
+
+/// Runs a kernel on one, two and three threads, checks that the bits are the same, and gives them.
+#[track_caller]
+pub fn on_any_threads(what: &str, run: impl Fn(&Pool) -> Vec<f32>) -> Vec<f32> {
+    let [one, two, three] = [1, 2, 3].map(|threads| run(&Pool::new(threads).unwrap()));
+    assert!(bits(&one) == bits(&two) && bits(&one) == bits(&three), "{what}: threads change bits");
+    one
 }
