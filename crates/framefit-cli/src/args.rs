@@ -258,6 +258,13 @@ pub struct ResourceArgs {
     /// Memory the whole process may hold, such as 12GB or 800MiB; the batch is passed in parts that fit
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
+    /// Source frames taken through the model at once; the gradient stays that of the whole clip
+    /// [default: the whole clip where it fits]
+    #[arg(long, value_name = "FRAMES")]
+    pub segment: Option<usize>,
+    /// States kept between segments for the backward pass; fewer take less memory and more time
+    #[arg(long, value_name = "N", requires = "segment")]
+    pub checkpoints: Option<usize>,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -3,6 +3,7 @@
 use crate::args::{ClassWeightsArg, ClipArgs, FlipArg, ModelArgs, ResourceArgs, Size, TrainingArgs};
 use crate::report::Problem;
 use framefit::core::Bytes;
+use framefit::core::schedule::Cut;
 use framefit::data::{ClipSpec, Dataset, FrameSize, Manifest};
 use framefit::engine::{Kernels, Normalisation};
 use framefit::models::ModelSpec;
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MOST_THREADS: usize = 512;
+
+/// Covers 66 segments passing through each at most twice.
+const DEFAULT_CHECKPOINTS: usize = 10;
 
 pub fn resources(args: &ResourceArgs) -> Result<Resources, Problem> {
     let mut kernels = Kernels::best();
@@ -28,7 +32,14 @@ pub fn resources(args: &ResourceArgs) -> Result<Resources, Problem> {
         }
         kernels.isa = isa;
     }
-    Ok(Resources { memory: args.memory, kernels, ahead: args.ahead.max(1) })
+    let cut = match args.segment {
+        Some(segment) => {
+            let segment = at_least_one("--segment", segment)?;
+            Some(Cut { segment, checkpoints: args.checkpoints.unwrap_or(DEFAULT_CHECKPOINTS) })
+        }
+        None => None,
+    };
+    Ok(Resources { memory: args.memory, kernels, ahead: args.ahead.max(1), cut })
 }
 
 /// The extents of a clip.

@@ -111,6 +111,25 @@ fn the_same_seed_gives_the_same_bits_whatever_the_threads_and_the_micro_batch_pl
 }
 
 #[test]
+fn segments_change_the_memory_and_not_the_losses() {
+    let folder = folder();
+    two_classes(folder.path(), SMALL, 5);
+    let losses = |more: &[&'static str], out: &'static str| -> Vec<f64> {
+        let args = &["train", "clips.csv", "--epochs", "3", "--batch", "2", "--json", "--out", out];
+        let output = stdout(&succeed(folder.path(), &with(&[args, &TINY, more])));
+        let lines = output.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        lines.filter_map(|l| l["training"]["loss"].as_f64()).collect()
+    };
+    let whole = losses(&[], "whole");
+    assert_eq!(whole.len(), 4, "three epochs and the end");
+    for (more, out) in [(&["--segment", "4"][..], "a"), (&["--segment", "1", "--checkpoints", "2"], "b")] {
+        for (a, b) in whole.iter().zip(losses(more, out)) {
+            assert!((a - b).abs() < 1e-5 * a, "{more:?}: {b} instead of {a}");
+        }
+    }
+}
+
+#[test]
 fn killed_at_any_moment_the_checkpoints_are_whole() {
     let folder = folder();
     two_classes(folder.path(), SMALL, 4);
@@ -147,7 +166,9 @@ fn plan_and_summary_say_what_is_known_without_videos() {
     let rows: u64 = json["ledger"].as_array().unwrap().iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
     assert_eq!(json["peak"].as_u64().unwrap(), rows, "the ledger adds up");
 
-    fail(folder.path(), &with(&[&["plan", "--memory", "500MB"], &model]), 1, &["does not fit in 477 MiB", "conv1"]);
+    fail(folder.path(), &with(&[&["plan", "--memory", "50MB"], &model]), 1, &["does not fit in 47.7 MiB", "conv1"]);
+    let cut = stdout(&succeed(folder.path(), &with(&[&["plan", "--memory", "500MB"], &model])));
+    assert!(cut.contains("segments of") && cut.contains("exact gradient"), "{cut}");
     let fitted = with(&[&["plan", "--memory", "2GB", "--batch", "8"], &model]);
     let fitted = stdout(&succeed(folder.path(), &fitted));
     assert!(fitted.contains("a batch of 8 in 4 micro-batches of 2"), "{fitted}");

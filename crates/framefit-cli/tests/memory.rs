@@ -80,6 +80,24 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "many frames", clip: clip(120, 32, 32, 3), videos: 2, args: &["--batch", "1"] },
     Setting { name: "3x60x230x230", clip: clip(60, 230, 230, 3), videos: 1, args: &["--batch", "1", "--epochs", "1"] },
     Setting {
+        name: "segments of 4 frames",
+        clip: clip(32, 64, 64, 3),
+        videos: 2,
+        args: &["--batch", "2", "--segment", "4"],
+    },
+    Setting {
+        name: "flattened head, segments of 8",
+        clip: clip(32, 48, 48, 3),
+        videos: 2,
+        args: &["--batch", "1", "--model", "cnn3d-flatten", "--segment", "8", "--checkpoints", "1"],
+    },
+    Setting {
+        name: "3x60x230x230 in 250 MB",
+        clip: clip(60, 230, 230, 3),
+        videos: 1,
+        args: &["--batch", "1", "--epochs", "1", "--memory", "250MB"],
+    },
+    Setting {
         name: "3x60x230x230 in 1 GB",
         clip: clip(60, 230, 230, 3),
         videos: 2,

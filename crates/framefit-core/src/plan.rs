@@ -6,7 +6,7 @@ use crate::bytes::Bytes;
 use crate::checker::{self, Fault};
 use crate::graph::Graph;
 use crate::ledger::{Fixed, Ledger, Purpose, Row};
-use crate::schedule::{Cut, Kind, Schedule, Workspaces, build};
+use crate::schedule::{Cut, Kind, Schedule, Workspaces, advances, build};
 
 /// What a plan is made from.
 pub struct Request<'a> {
@@ -91,24 +91,30 @@ impl Plan {
         Self { micro_batch, cut, dtype: request.dtype, arena, ledger, training, inference }
     }
 
-    /// The plan with the largest micro-batch whose peak is within the budget; without one, the whole batch.
+    /// The plan within the budget that recomputes least: the largest micro-batch of whole clips that fits, else
+    /// one clip at a time in segments. Without a budget, the whole batch at once.
     ///
     /// # Errors
-    /// When not even one clip at a time fits.
+    /// When not even one clip at a time, frame by frame, fits.
     pub fn fit(request: &Request<'_>, budget: Option<Bytes>) -> Result<Self, Box<NoFit>> {
-        let Some(budget) = budget else {
-            return Ok(Self::with_micro_batch(request, request.batch.max(1)));
-        };
-        let mut smallest = Self::with_micro_batch(request, 1);
-        if smallest.ledger.peak > budget {
-            let mut largest = std::mem::take(&mut smallest.ledger.rows);
-            largest.retain(|r| r.purpose != Purpose::Unused);
-            largest.sort_by_key(|r| std::cmp::Reverse(r.bytes));
-            largest.truncate(5);
-            return Err(Box::new(NoFit { budget, smallest: smallest.ledger.peak, largest }));
+        let batch = request.batch.max(1);
+        let Some(budget) = budget else { return Ok(Self::with_micro_batch(request, batch)) };
+        let one = Self::with_micro_batch(request, 1);
+        if one.ledger.peak <= budget {
+            return Ok(Self::largest_micro_batch(request, budget, one));
         }
+        if request.cut.is_some() {
+            return Err(no_fit(budget, one));
+        }
+        Self::in_segments(request, budget, one)
+    }
+
+    /// The largest micro-batch that fits, given that one clip does, in equal shares: 8 clips by 5 at a time are
+    /// two passes, and so are 4 and 4.
+    fn largest_micro_batch(request: &Request<'_>, budget: Bytes, one: Self) -> Self {
+        let batch = request.batch.max(1);
         // The peak grows with the micro-batch, so halving finds the largest that fits.
-        let (mut fits, mut best, mut above) = (1, smallest, request.batch.max(1) + 1);
+        let (mut fits, mut best, mut above) = (1, one, batch + 1);
         while fits + 1 < above {
             let middle = fits.midpoint(above);
             let plan = Self::with_micro_batch(request, middle);
@@ -118,16 +124,57 @@ impl Plan {
                 above = middle;
             }
         }
-        // Equal shares: 8 clips by 5 at a time are two passes, and so are 4 and 4.
-        let passes = request.batch.max(1).div_ceil(fits);
-        let even = request.batch.max(1).div_ceil(passes);
+        let even = batch.div_ceil(batch.div_ceil(fits));
         if even != fits {
             let plan = Self::with_micro_batch(request, even);
             if plan.ledger.peak <= budget {
                 best = plan;
             }
         }
-        Ok(best)
+        best
+    }
+
+    /// One clip at a time in segments: of all lengths, halved from the clip's, the one that needs the fewest
+    /// passes through segments; of equal ones the longest.
+    fn in_segments(request: &Request<'_>, budget: Bytes, whole: Self) -> Result<Self, Box<NoFit>> {
+        let frames = request.graph.shape(Graph::SOURCE).dims.t;
+        let mut smallest = whole;
+        let mut best: Option<(f64, Self)> = None;
+        let mut segment = frames;
+        while segment > 1 {
+            segment = segment.div_ceil(2);
+            let segments = frames.div_ceil(segment);
+            let with = |checkpoints| Self::with(request, 1, Cut { segment, checkpoints });
+            let least = with(0);
+            if least.ledger.peak < smallest.ledger.peak {
+                smallest = least.clone();
+            }
+            if least.ledger.peak > budget {
+                continue;
+            }
+            let mut fitting = least;
+            let (mut fits, mut above) = (0, segments);
+            while fits + 1 < above {
+                let middle = fits.midpoint(above);
+                let plan = with(middle);
+                if plan.ledger.peak <= budget {
+                    (fits, fitting) = (middle, plan);
+                } else {
+                    above = middle;
+                }
+            }
+            let passes = if request.training { advances(segments, fits) as f64 / segments as f64 } else { 0.0 };
+            if best.as_ref().is_none_or(|(least, _)| passes < *least) {
+                best = Some((passes, fitting));
+            } else {
+                // Shorter segments hold more states in the same bytes only as long as segments are what is large.
+                break;
+            }
+        }
+        match best {
+            Some((_, plan)) => Ok(plan),
+            None => Err(no_fit(budget, smallest)),
+        }
     }
 
     /// The training step for `clips` at a time, at most [`Plan::micro_batch`]; `None` for a plan that predicts.
@@ -191,6 +238,14 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+fn no_fit(budget: Bytes, smallest: Plan) -> Box<NoFit> {
+    let mut largest = smallest.ledger.rows;
+    largest.retain(|r| r.purpose != Purpose::Unused);
+    largest.sort_by_key(|r| std::cmp::Reverse(r.bytes));
+    largest.truncate(5);
+    Box::new(NoFit { budget, smallest: smallest.ledger.peak, largest })
 }
 
 impl Placed {

@@ -7,6 +7,7 @@ use crate::resolve;
 use crate::table::{Align, aligned};
 use framefit::core::ledger::Ledger;
 use framefit::core::plan::Plan;
+use framefit::core::schedule::advances;
 use framefit::core::{Bytes, Graph, Order};
 use framefit::data::DataMemory;
 use framefit::models::ModelSpec;
@@ -48,6 +49,9 @@ pub fn json(spec: &ModelSpec, graph: &Graph, plan: &Plan, batch: usize, resource
         "parameters": graph.param_count(),
         "batch": batch,
         "micro_batch": plan.micro_batch,
+        "segments": segments(graph, plan),
+        "segment": plan.cut.segment.min(graph.shape(Graph::SOURCE).dims.t),
+        "checkpoints": if segments(graph, plan) > 1 { plan.cut.checkpoints } else { 0 },
         "threads": resources.kernels.threads,
         "isa": resources.kernels.isa.name(),
         "arena": plan.arena,
@@ -65,12 +69,32 @@ fn text(graph: &Graph, plan: &Plan, batch: usize, resources: &Resources, all: bo
         1 => format!("a batch of {batch}"),
         _ => format!("a batch of {batch} in {passes} micro-batches of {}", plan.micro_batch),
     };
+    let cut = cut(graph, plan);
     format!(
-        "{}\n{batches}: {clips}, f32, Adam, {} threads, {}\n\n{}",
+        "{}\n{batches}: {clips}{cut}, f32, Adam, {} threads, {}\n\n{}",
         summary::table(graph),
         resources.kernels.threads,
         resources.kernels.isa.name(),
         ledger(&plan.ledger, resources.memory, all)
+    )
+}
+
+fn segments(graph: &Graph, plan: &Plan) -> usize {
+    graph.shape(Graph::SOURCE).dims.t.div_ceil(plan.cut.segment).max(1)
+}
+
+/// How clips are cut, in words; nothing where they are not.
+pub fn cut(graph: &Graph, plan: &Plan) -> String {
+    let segments = segments(graph, plan);
+    if segments == 1 {
+        return String::new();
+    }
+    let passes = advances(segments, plan.cut.checkpoints) as f64 / segments as f64;
+    format!(
+        ", in {segments} segments of {} frames with {} checkpoints (exact gradient, each segment forward {:.1} times)",
+        plan.cut.segment,
+        plan.cut.checkpoints.min(segments - 1),
+        1.0 + passes
     )
 }
 

@@ -43,11 +43,12 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
     }
     let budget = resources.memory.map_or_else(String::new, |b| format!(" of {b}"));
     eprintln!(
-        "{} with {} parameters; planned peak {}{budget}, {} clips at a time",
+        "{} with {} parameters; planned peak {}{budget}, {} clips at a time{}",
         job.settings.model.family,
         crate::table::thousands(graph.param_count()),
         plan.ledger.peak,
         plan.micro_batch,
+        plan::cut(&graph, &plan),
     );
 
     let planned = plan.ledger.peak;

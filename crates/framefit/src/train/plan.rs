@@ -6,6 +6,7 @@ use crate::engine::Kernels;
 use crate::weights::BLOCK;
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Plan, Request};
+use framefit_core::schedule::Cut;
 use framefit_core::{Bytes, DType, Graph};
 use framefit_kernels::resident::resident_bytes;
 use framefit_kernels::threads::WORKER_STACK;
@@ -19,6 +20,8 @@ pub struct Resources {
     pub kernels: Kernels,
     /// Clips decoded ahead.
     pub ahead: usize,
+    /// How clips are cut into segments; the plan chooses where it is not said.
+    pub cut: Option<Cut>,
 }
 
 /// Resident bytes that a program of this kind grows by between planning and its first step, apart from what the
@@ -56,8 +59,15 @@ pub fn plan_inference(graph: &Graph, batch: usize, resources: &Resources, fixed:
 
 fn plan(graph: &Graph, batch: usize, training: bool, resources: &Resources, fixed: &Fixed) -> Result<Plan, TrainError> {
     let of = |_: usize| fixed.clone();
-    let request =
-        Request { graph, dtype: DType::F32, batch, training, cut: None, workspaces: &resources.kernels, fixed: &of };
+    let request = Request {
+        graph,
+        dtype: DType::F32,
+        batch,
+        training,
+        cut: resources.cut,
+        workspaces: &resources.kernels,
+        fixed: &of,
+    };
     let plan = Plan::fit(&request, resources.memory)?;
     plan.check(&request)?;
     Ok(plan)
