@@ -3,19 +3,12 @@
 
 mod common;
 
-use common::{Tolerance, assert_close};
+use common::{Tolerance, assert_close, reference};
 use framefit_kernels::conv::*;
 use framefit_kernels::loss::*;
 use framefit_kernels::optimizer::*;
 use framefit_kernels::pooling::*;
 use framefit_kernels::{Pool, Real};
-
-/// The numbers that the reference file gives for `name`.
-fn reference(name: &str) -> Vec<f64> {
-    let mut lines = include_str!("reference/pytorch.txt").lines();
-    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
-    line.split(' ').map(|number| number.parse().unwrap()).collect()
-}
 
 const fn dims(t: usize, h: usize, w: usize) -> Dims3 {
     Dims3 { t, h, w }

@@ -43,7 +43,7 @@ fn f(activation: Activation, x: f64) -> f64 {
         Activation::HardSigmoidKeras2 => (0.2 * x + 0.5).clamp(0.0, 1.0),
         Activation::Relu => x.max(0.0),
         Activation::Softplus => x.exp().ln_1p(),
-        other => panic!("{other:?}"),
+        other => unreachable!("{other:?}"),
     }
 }
 

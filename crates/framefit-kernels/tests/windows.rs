@@ -64,6 +64,9 @@ fn adaptive() -> Vec<AdaptiveShape> {
     shapes
 }
 
+/// (inputs, what the divisor counts) of each output of an axis.
+type Axis = Box<dyn Fn(usize) -> (Range<usize>, usize)>;
+
 /// What a pooling is, by definition: for every output, its inputs on each axis and its divisor.
 struct Definition {
     clips: usize,
@@ -72,13 +75,12 @@ struct Definition {
     output: Dims3,
     x: Window,
     y: Window,
-    /// (inputs, what the divisor counts) of output o of an axis.
-    axes: [Box<dyn Fn(usize) -> (Range<usize>, usize)>; 3],
+    axes: [Axis; 3],
     fixed: Option<usize>,
 }
 
 fn of_strided(s: &PoolShape, divisor: Divisor) -> Definition {
-    let axis = |k: usize, stride: usize, p: usize, n: usize| -> Box<dyn Fn(usize) -> (Range<usize>, usize)> {
+    let axis = |k: usize, stride: usize, p: usize, n: usize| -> Axis {
         Box::new(move |o| {
             let inside = (0..k).filter_map(|j| (o * stride + j).checked_sub(p)).filter(|i| *i < n);
             let (lo, hi) = (inside.clone().min().unwrap(), inside.max().unwrap() + 1);
@@ -103,7 +105,7 @@ fn of_strided(s: &PoolShape, divisor: Divisor) -> Definition {
 }
 
 fn of_adaptive(s: &AdaptiveShape) -> Definition {
-    let axis = |n: usize, of: usize| -> Box<dyn Fn(usize) -> (Range<usize>, usize)> {
+    let axis = |n: usize, of: usize| -> Axis {
         Box::new(move |o| {
             let lo = (o as f64 * n as f64 / of as f64).floor() as usize;
             let hi = ((o + 1) as f64 * n as f64 / of as f64).ceil() as usize;
@@ -130,7 +132,7 @@ impl Definition {
             for n in 0..self.clips {
                 for oh in 0..self.output.h {
                     for ow in 0..self.output.w {
-                        let [(t, a), (h, b), (w, c)] = [(&self.axes[0])(ot), (&self.axes[1])(oh), (&self.axes[2])(ow)];
+                        let [(t, a), (h, b), (w, c)] = [(self.axes[0])(ot), (self.axes[1])(oh), (self.axes[2])(ow)];
                         for channel in 0..self.channels {
                             let mut places = Vec::new();
                             for t in t.clone() {

@@ -105,3 +105,11 @@ pub fn on_any_threads(what: &str, run: impl Fn(&Pool) -> Vec<f32>) -> Vec<f32> {
     assert!(bits(&one) == bits(&two) && bits(&one) == bits(&three), "{what}: threads change bits");
     one
 }
+
+/// The numbers that the reference file gives for `name`.
+#[track_caller]
+pub fn reference(name: &str) -> Vec<f64> {
+    let mut lines = include_str!("../reference/pytorch.txt").lines();
+    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
+    line.split(' ').map(|number| number.parse().unwrap()).collect()
+}
