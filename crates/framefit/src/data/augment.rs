@@ -54,7 +54,7 @@ fn finish(mut z: u64) -> u64 {
 /// Where a clip goes in a micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scatter {
-    /// Frames, height, width and channels of every clip.
+    /// Frames, height, width and channels of every clip of the micro-batch.
     pub shape: ClipShape,
     /// Clips in the micro-batch (N).
     pub clips: usize,
@@ -96,6 +96,29 @@ pub fn scatter(clip: &[u8], to: Scatter, out: &mut [u8]) -> Result<(), DataError
         }
     }
     Ok(())
+}
+
+/// labels: `[T]` → out: `[T][N]` at `N = place`, as [`scatter`] places the frames; one label per clip, `[1]` → `[N]`.
+/// The other places are left as they are, and labels are the same whatever is flipped.
+pub fn scatter_labels(labels: &[u32], to: Scatter, out: &mut [u32]) -> Result<(), DataError> {
+    let Scatter { shape, clips, place, flip: _ } = to;
+    if labels.len() != 1 {
+        count("the clip", labels.len(), shape.frames)?;
+    }
+    count("the micro-batch", out.len(), labels.len() * clips)?;
+    if place >= clips {
+        return Err(DataError::UnknownClip { number: place, clips });
+    }
+    for (label, to) in labels.iter().zip(out.chunks_exact_mut(clips)) {
+        if let Some(to) = to.get_mut(place) {
+            *to = *label;
+        }
+    }
+    Ok(())
+}
+
+fn count(what: &'static str, got: usize, want: usize) -> Result<(), DataError> {
+    if got == want { Ok(()) } else { Err(DataError::LabelCount { what, got, want }) }
 }
 
 pub(crate) fn check(what: &'static str, got: usize, want: usize) -> Result<(), DataError> {

@@ -4,8 +4,10 @@ use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 
 use super::augment::check;
-use super::clip::{ClipIndex, ClipRef, ClipShape, ClipSpec, FrameSize};
+use super::clip::{ClipForm, ClipIndex, ClipRef, ClipShape, FrameSize};
 use super::error::DataError;
+use super::frame_labels::{FrameLabels, Gaps};
+use super::labels::Labels;
 use super::manifest::{Manifest, Split, VideoId};
 use super::resize::Resizer;
 use super::source::{Source, SourceError, VideoInfo};
@@ -20,7 +22,7 @@ pub struct DataMemory {
     pub ring: u64,
     /// The open video: reference frames, sample table, one converted frame; and the tables of the resizer.
     pub decoder: u64,
-    /// Manifest, clip index, the order of an epoch, and what is known about the videos.
+    /// Manifest, labels per frame, clip index, the order of an epoch, and what is known about the videos.
     pub tables: u64,
 }
 
@@ -35,6 +37,9 @@ impl DataMemory {
 pub struct Dataset {
     manifest: Manifest,
     infos: Vec<VideoInfo>,
+    /// Per video, if frames have labels of their own.
+    frame_labels: Option<Vec<FrameLabels>>,
+    /// Of the longest clip.
     shape: ClipShape,
     index: ClipIndex,
     store: FrameStore,
@@ -61,32 +66,42 @@ impl Dataset {
     /// Probes the videos and cuts them into clips. Up to `keep_bytes` of decoded frames stay in memory: if all that
     /// the clips need fits, each video is decoded once, when one of its clips is first loaded; videos that do not fit
     /// are decoded again for every clip.
-    pub fn open(manifest: Manifest, spec: ClipSpec, keep_bytes: u64) -> Result<Self, DataError> {
-        let infos = probe(&manifest)?;
-        Self::with_infos(manifest, infos, spec, keep_bytes)
+    pub fn open(labels: impl Into<Labels>, form: impl Into<ClipForm>, keep_bytes: u64) -> Result<Self, DataError> {
+        let labels = labels.into();
+        let infos = probe(labels.manifest())?;
+        Self::with_infos(labels, infos, form, keep_bytes)
     }
 
     /// As [`Dataset::open`], for videos that have been probed already.
     pub fn with_infos(
-        manifest: Manifest,
+        labels: impl Into<Labels>,
         infos: Vec<VideoInfo>,
-        spec: ClipSpec,
+        form: impl Into<ClipForm>,
         keep_bytes: u64,
     ) -> Result<Self, DataError> {
-        let shape = spec.shape(&manifest, &infos)?;
-        let index = ClipIndex::new(&manifest, &infos, shape.frames)?;
+        let (labels, form) = (labels.into(), form.into());
+        let shape = form.shape(&labels, &infos)?;
+        let (manifest, frame_labels) = match labels {
+            Labels::PerClip(manifest) => (manifest, None),
+            Labels::PerFrame(frames) => {
+                let of_video = |(video, info): (usize, &VideoInfo)| frames.frame_labels(VideoId(video), info.frames);
+                let labels = infos.iter().enumerate().map(of_video).collect::<Result<Vec<_>, _>>()?;
+                (frames.into_manifest(), Some(labels))
+            }
+        };
+        let index = ClipIndex::cut(&manifest, &infos, form.length, frame_labels.as_deref())?;
         let mut ranges: Vec<Vec<Range<usize>>> = vec![Vec::new(); infos.len()];
         for clip in index.iter() {
             if let Some(ranges) = ranges.get_mut(clip.video.0) {
-                ranges.push(clip.start..clip.start + shape.frames);
+                ranges.push(clip.range());
             }
         }
         let needed = ranges.into_iter().map(Needed::new).collect();
         let store = FrameStore::new(needed, shape.frame_bytes(), keep_bytes);
-        Ok(Self { manifest, infos, shape, index, store })
+        Ok(Self { manifest, infos, frame_labels, shape, index, store })
     }
 
-    /// The manifest.
+    /// The manifest; with labels per frame, with one row per video.
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -111,9 +126,44 @@ impl Dataset {
         self.index.clips(split)
     }
 
-    /// The shape of every clip.
+    /// The shape of the longest clip, which is that of every clip if all have the same number of frames.
     pub const fn shape(&self) -> ClipShape {
         self.shape
+    }
+
+    /// The shape of one clip.
+    pub const fn shape_of(&self, clip: &ClipRef) -> ClipShape {
+        ClipShape { frames: clip.frames, ..self.shape }
+    }
+
+    /// Frames of the longest clip of all splits.
+    pub fn longest(&self) -> usize {
+        self.index.longest()
+    }
+
+    /// The numbers of frames that clips of one split have, each once, ascending.
+    pub fn lengths(&self, split: Split) -> &[usize] {
+        self.index.lengths(split)
+    }
+
+    /// Whether frames have labels of their own.
+    pub const fn per_frame(&self) -> bool {
+        self.frame_labels.is_some()
+    }
+
+    /// The labels of a video's frames, if they have their own.
+    pub fn frame_labels(&self, video: VideoId) -> Option<&FrameLabels> {
+        self.frame_labels.as_ref()?.get(video.0)
+    }
+
+    /// The labels of a clip's frames, `[T]`, if they have their own; [`IGNORE`](super::IGNORE) where one has none.
+    pub fn labels_of(&self, clip: &ClipRef) -> Option<&[u32]> {
+        self.frame_labels(clip.video)?.labels().get(clip.range())
+    }
+
+    /// Videos of which not every frame is named by a row of labels per frame. None if clips have one label.
+    pub fn gaps(&self) -> impl Iterator<Item = &Gaps> {
+        self.frame_labels.iter().flatten().filter_map(FrameLabels::gaps)
     }
 
     /// Whether every frame that clips need is kept, so that later epochs decode nothing.
@@ -138,11 +188,14 @@ impl Dataset {
         let rows = self.manifest.rows.capacity() * size_of::<super::Row>();
         let infos = self.infos.capacity() * size_of::<VideoInfo>();
         let order = self.index.len() * size_of::<ClipRef>();
+        let of_video = |labels: &FrameLabels| size_of::<FrameLabels>() as u64 + labels.bytes();
+        let frame_labels: u64 = self.frame_labels.iter().flatten().map(of_video).sum();
+        let names_and_rows = (names + paths + rows + infos + order) as u64;
         DataMemory {
             kept: self.store.bytes(),
             ring: super::loader::buffers(ahead) as u64 * self.shape.bytes() as u64,
             decoder: self.infos.iter().map(open).max().unwrap_or(0),
-            tables: (names + paths + rows + infos + order) as u64 + self.index.bytes() + self.store.table_bytes(),
+            tables: names_and_rows + frame_labels + self.index.bytes() + self.store.table_bytes(),
         }
     }
 
@@ -179,12 +232,12 @@ impl<'a> ClipReader<'a> {
         Self { dataset, open: None, resizer: None }
     }
 
-    /// Writes a clip to `out`, `[T][H][W][C]`. Asks `stop` before each frame.
+    /// Writes a clip to `out`, `[T][H][W][C]` with the clip's own T. Asks `stop` before each frame.
     pub(crate) fn read(&mut self, clip: &ClipRef, out: &mut [u8], stop: &dyn Fn() -> bool) -> Result<Done, DataError> {
-        let shape = self.dataset.shape;
+        let shape = self.dataset.shape_of(clip);
         check("the clip", out.len(), shape.bytes())?;
         let error = self.dataset.at_row(clip);
-        let range = clip.start..clip.start + shape.frames;
+        let range = clip.range();
         let Some(kept) = self.dataset.store.get(clip.video.0) else {
             return self.decode(clip.video, range, out, stop).map_err(error);
         };

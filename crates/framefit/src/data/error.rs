@@ -44,6 +44,16 @@ pub enum DataError {
         /// Bytes of its shape.
         want: usize,
     },
+    /// There are not as many labels as frames.
+    #[error("{what} has {got} labels, expected {want}: one per frame of each clip, or one per clip")]
+    LabelCount {
+        /// Whose labels.
+        what: &'static str,
+        /// Labels there are.
+        got: usize,
+        /// Labels that the shape asks for.
+        want: usize,
+    },
     /// A clip that does not belong to the data set.
     #[error("clip {number} is not a clip of this data set of {clips} clips")]
     UnknownClip {

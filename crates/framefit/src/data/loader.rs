@@ -14,17 +14,21 @@ pub(crate) const fn buffers(ahead: usize) -> usize {
     if ahead == 0 { 2 } else { ahead + 1 }
 }
 
+/// A clip at the beginning of a buffer that is long enough for any.
 type Loaded = (ClipRef, Box<[u8]>);
 
 /// Hands out clips in order while a thread decodes the next ones.
 ///
-/// All buffers are made at the start and go round. Dropping the loader stops the thread after the frame it is at.
+/// All buffers are made at the start, for the longest clip, and go round. Dropping the loader stops the thread after the frame it is at.
 pub struct Loader {
     stop: Arc<AtomicBool>,
     /// `None` once the loader stops.
     ready: Option<Receiver<Result<Loaded, DataError>>>,
     free: Option<SyncSender<Box<[u8]>>>,
     current: Option<Loaded>,
+    /// Of the current clip, if it has one for all its frames.
+    label: u32,
+    dataset: Arc<Dataset>,
     /// Clips not yet handed out; 0 after an error.
     left: usize,
     thread: Option<JoinHandle<()>>,
@@ -35,8 +39,10 @@ pub struct Loader {
 pub struct LoadedClip<'a> {
     /// Which clip.
     pub clip: ClipRef,
-    /// Its frames, `[T][H][W][C]`.
+    /// Its frames, `[T][H][W][C]`, with the clip's own T ([`ClipRef::frames`]).
     pub frames: &'a [u8],
+    /// One label, or one per frame, `[T]`, where frames have their own ([`IGNORE`](super::IGNORE): none).
+    pub labels: &'a [u32],
 }
 
 impl Loader {
@@ -51,13 +57,18 @@ impl Loader {
         }
         let left = order.len();
         let stop = Arc::new(AtomicBool::new(false));
-        let (dataset, stopped) = (dataset.clone(), stop.clone());
+        let (data, stopped) = (dataset.clone(), stop.clone());
         let work = move || {
             let stop = || stopped.load(Ordering::Relaxed);
-            let mut reader = ClipReader::new(&dataset);
+            let mut reader = ClipReader::new(&data);
             for clip in order {
                 let Ok(mut buffer) = take.recv() else { return };
-                let result = match reader.read(&clip, &mut buffer, &stop) {
+                let bytes = data.shape_of(&clip).bytes();
+                let result = match buffer.get_mut(..bytes) {
+                    Some(frames) => reader.read(&clip, frames, &stop),
+                    None => Err(DataError::UnknownClip { number: clip.number, clips: data.index().len() }),
+                };
+                let result = match result {
                     Ok(Done::Whole) => Ok((clip, buffer)),
                     Ok(Done::Stopped) => return,
                     Err(error) => Err(error),
@@ -72,7 +83,16 @@ impl Loader {
             .name("framefit-decode".into())
             .spawn(work)
             .map_err(|cause| DataError::Thread { cause })?;
-        Ok(Self { stop, ready: Some(ready), free: Some(free), current: None, left, thread: Some(thread) })
+        Ok(Self {
+            stop,
+            ready: Some(ready),
+            free: Some(free),
+            current: None,
+            label: 0,
+            dataset: dataset.clone(),
+            left,
+            thread: Some(thread),
+        })
     }
 
     /// The next clip of the order; `None` after the last one, and after an error.
@@ -86,8 +106,11 @@ impl Loader {
         let left = std::mem::take(&mut self.left);
         let loaded = ready.recv().map_err(|_| DataError::Stopped { left })??;
         self.left = left - 1;
-        let (clip, frames) = self.current.insert(loaded);
-        Ok(Some(LoadedClip { clip: *clip, frames }))
+        let (clip, buffer) = self.current.insert(loaded);
+        self.label = clip.label as u32;
+        let labels = self.dataset.labels_of(clip).unwrap_or(std::slice::from_ref(&self.label));
+        let frames = buffer.get(..self.dataset.shape_of(clip).bytes()).unwrap_or_default();
+        Ok(Some(LoadedClip { clip: *clip, frames, labels }))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Columns by name, in any order, case ignored: `video`, `label`, optionally `start_frame` and `end_frame` (the end
 //! is the first frame that no longer belongs to the row) and `split`. Other columns are ignored. Paths are relative
-//! to the folder of the manifest.
+//! to the folder of the manifest. Labels per frame are [`FrameManifest`](super::FrameManifest)'s.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::natural;
+use super::table::{Kind, Named, Table, open_all};
 
 /// Number of a video in [`Manifest::videos`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,7 +32,7 @@ impl Split {
     /// All splits, in the order in which they are reported.
     pub const ALL: [Self; 3] = [Self::Training, Self::Validation, Self::Test];
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "train" | "training" => Some(Self::Training),
             "val" | "valid" | "validation" => Some(Self::Validation),
@@ -59,18 +60,21 @@ impl fmt::Display for Split {
     }
 }
 
-/// Where a row was written; shown as `clips.csv:12`.
+/// Where a row was written; shown as `clips.csv:12`, and as the file alone where the line is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowOrigin {
     /// The manifest file.
     pub file: Arc<Path>,
-    /// Line in that file; the header is line 1.
+    /// Line in that file; the header is line 1. 0 stands for the file as a whole.
     pub line: u64,
 }
 
 impl fmt::Display for RowOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file.display(), self.line)
+        match self.line {
+            0 => write!(f, "{}", self.file.display()),
+            line => write!(f, "{}:{line}", self.file.display()),
+        }
     }
 }
 
@@ -79,7 +83,8 @@ impl fmt::Display for RowOrigin {
 pub struct Row {
     /// The video, an index into [`Manifest::videos`].
     pub video: VideoId,
-    /// The class, an index into [`Manifest::classes`].
+    /// The class, an index into [`Manifest::classes`]; [`IGNORE`](super::IGNORE) in the one row of a video whose
+    /// frames have labels of their own.
     pub label: usize,
     /// Frames in presentation order; `None` is the whole video.
     pub frames: Option<Range<usize>>,
@@ -111,11 +116,17 @@ pub enum ManifestError {
     Read { file: PathBuf, cause: std::io::Error },
     #[error("{}:{line}: not UTF-8 text{hint}. Save the manifest as CSV in UTF-8", file.display())]
     Encoding { file: PathBuf, line: u64, hint: &'static str },
-    #[error("{}:1: no column `{missing}`; found: {}. Expected columns: video, label and, if wanted, start_frame, end_frame, split{hint}", file.display(), list(found))]
-    MissingColumn { file: PathBuf, missing: &'static str, found: Vec<String>, hint: &'static str },
+    #[error("{}:1: no column `{missing}`; found: {}. Expected columns: {expected}{hint}", file.display(), list(found))]
+    MissingColumn {
+        file: PathBuf,
+        missing: &'static str,
+        found: Vec<String>,
+        expected: &'static str,
+        hint: &'static str,
+    },
     #[error("{}:1: the column `{column}` appears more than once. Keep one of them", file.display())]
     RepeatedColumn { file: PathBuf, column: String },
-    #[error("{}:1: a column `frame` but no start_frame and end_frame: these are labels per frame. Training takes labels per clip: give a manifest with the columns video, start_frame, end_frame, label", file.display())]
+    #[error("{}:1: a column `frame` but no start_frame and end_frame: these are labels per frame, where labels per clip are asked for. Give a manifest with the columns video, start_frame, end_frame, label", file.display())]
     PerFrameLabels { file: PathBuf },
     #[error("{}: no rows{}. Add one row per labelled video or clip: video,label", file.display(), if *header { " below the header" } else { ": the file is empty" })]
     Empty { file: PathBuf, header: bool },
@@ -146,8 +157,32 @@ pub enum ManifestError {
         list(known)
     )]
     UntrainedLabel { origin: RowOrigin, label: String, known: Vec<String> },
+    #[error("{}: none of the {rows} rows for training has a label. Fill in `label` in some of them", file.display())]
+    NoTrainingLabel { file: PathBuf, rows: usize },
+    #[error("{origin}: {} is for {found}, but {first_origin} says {first}. With labels per frame a video belongs to one split: correct `split` in one of the rows", video.display())]
+    VideoInTwoSplits { origin: RowOrigin, video: PathBuf, found: Split, first: Split, first_origin: RowOrigin },
+    #[error(transparent)]
+    FrameInTwoClasses(Box<TwoLabels>),
     #[error("{origin}: label \"{label}\" is not a class of the checkpoint. Its classes: {}", list(classes))]
     UnknownLabel { origin: RowOrigin, label: String, classes: Vec<String> },
+}
+
+/// One frame that two rows label differently.
+#[derive(Debug, thiserror::Error)]
+#[error("{origin}: frame {frame} of {} is {}, but at {first_origin} it is {}. Keep one of the two rows", video.display(), quoted(found), quoted(first))]
+pub struct TwoLabels {
+    /// The later row.
+    pub origin: RowOrigin,
+    /// The video.
+    pub video: PathBuf,
+    /// The frame.
+    pub frame: usize,
+    /// The label that the later row gives it; empty for none.
+    pub found: String,
+    /// The label that the earlier row gives it; empty for none.
+    pub first: String,
+    /// The earlier row.
+    pub first_origin: RowOrigin,
 }
 
 /// Names for a message; long lists are cut.
@@ -163,6 +198,11 @@ fn list(names: &[String]) -> String {
     text
 }
 
+/// A label for a message; an empty one is said to be none.
+fn quoted(label: &str) -> String {
+    if label.is_empty() { "without a label".into() } else { format!("\"{label}\"") }
+}
+
 fn others_missing(others: usize) -> String {
     match others {
         0 => String::new(),
@@ -176,7 +216,11 @@ impl Manifest {
     ///
     /// Checks every row and that every video exists. Each label needs a training row.
     pub fn read(paths: &[PathBuf]) -> Result<Self, ManifestError> {
-        let files = read_files(paths)?;
+        Self::of_tables(&open_all(paths)?)
+    }
+
+    pub(super) fn of_tables(tables: &[Table]) -> Result<Self, ManifestError> {
+        let files = read_files(tables)?;
         let mut trained = HashSet::new();
         for row in files.iter().flat_map(|file| &file.rows) {
             if row.split == Split::Training {
@@ -195,7 +239,11 @@ impl Manifest {
     /// Reads manifests for a model that already has its classes: labels must be among them, and keep their numbers.
     /// No training row is needed.
     pub fn read_with_classes(paths: &[PathBuf], classes: &[String]) -> Result<Self, ManifestError> {
-        let files = read_files(paths)?;
+        Self::of_tables_with_classes(&open_all(paths)?, classes)
+    }
+
+    pub(super) fn of_tables_with_classes(tables: &[Table], classes: &[String]) -> Result<Self, ManifestError> {
+        let files = read_files(tables)?;
         assemble(&files, classes.to_vec(), |origin, label, classes| ManifestError::UnknownLabel {
             origin,
             label,
@@ -227,172 +275,23 @@ struct RawRow {
     line: u64,
 }
 
-fn read_files(paths: &[PathBuf]) -> Result<Vec<RawFile>, ManifestError> {
-    match paths {
-        [one] => Ok(vec![read_file(one, None)?]),
-        [training, validation] => {
-            Ok(vec![read_file(training, Some(Split::Training))?, read_file(validation, Some(Split::Validation))?])
-        }
-        _ => Err(ManifestError::FileCount { count: paths.len() }),
-    }
-}
-
-/// Positions of the columns that are read.
-struct Columns {
-    video: usize,
-    label: usize,
-    frames: Option<(usize, usize)>,
-    split: Option<usize>,
-    count: usize,
-}
-
-impl Columns {
-    fn find(file: &Path, header: &csv::StringRecord) -> Result<Self, ManifestError> {
-        let names: Vec<String> = header.iter().map(|name| name.trim().to_lowercase()).collect();
-        let find = |column: &str| names.iter().position(|name| name == column);
-        for (i, name) in names.iter().enumerate() {
-            let read = matches!(name.as_str(), "video" | "label" | "start_frame" | "end_frame" | "split");
-            if read && names.iter().skip(i + 1).any(|other| other == name) {
-                return Err(ManifestError::RepeatedColumn { file: file.into(), column: name.clone() });
-            }
-        }
-        let separated_otherwise = names.len() == 1 && names.iter().any(|name| name.contains([';', '\t']));
-        let hint = if separated_otherwise { ". Fields are separated by commas" } else { "" };
-        let missing = |missing| ManifestError::MissingColumn { file: file.into(), missing, found: names.clone(), hint };
-        let video = find("video").ok_or_else(|| missing("video"))?;
-        let (start, end) = (find("start_frame"), find("end_frame"));
-        if find("frame").is_some() && start.is_none() && end.is_none() {
-            return Err(ManifestError::PerFrameLabels { file: file.into() });
-        }
-        let label = find("label").ok_or_else(|| missing("label"))?;
-        let frames = match (start, end) {
-            (Some(start), Some(end)) => Some((start, end)),
-            (None, None) => None,
-            (None, Some(_)) => return Err(missing("start_frame")),
-            (Some(_), None) => return Err(missing("end_frame")),
-        };
-        Ok(Self { video, label, frames, split: find("split"), count: names.len() })
-    }
-}
-
-/// `of_file`: the split that the file itself stands for, when two are given.
-fn read_file(path: &Path, of_file: Option<Split>) -> Result<RawFile, ManifestError> {
-    let bytes = std::fs::read(path).map_err(|cause| ManifestError::Read { file: path.into(), cause })?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
-        let utf16 = bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]);
-        ManifestError::Encoding {
-            file: path.into(),
-            line: 1 + before.iter().filter(|byte| **byte == b'\n').count() as u64,
-            hint: if utf16 { " (it looks like UTF-16)" } else { "" },
-        }
-    })?;
-    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
-    let file: Arc<Path> = Arc::from(path);
-    let origin = |line| RowOrigin { file: file.clone(), line };
-
-    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header = reader.headers().map_err(|cause| ManifestError::Csv { origin: origin(1), cause })?.clone();
-    if header.iter().all(str::is_empty) {
-        return Err(ManifestError::Empty { file: path.into(), header: false });
-    }
-    let columns = Columns::find(path, &header)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut rows = Vec::new();
-    let mut record = csv::StringRecord::new();
-    loop {
-        let more = reader.read_record(&mut record).map_err(|cause| {
-            let line = cause.position().map_or(1, csv::Position::line);
-            ManifestError::Csv { origin: origin(line), cause }
+fn read_files(tables: &[Table]) -> Result<Vec<RawFile>, ManifestError> {
+    let read = |table: &Table| {
+        let folder = table.path.parent().unwrap_or(Path::new(""));
+        let mut rows = Vec::new();
+        table.rows(Kind::Clips, &mut |record| {
+            let frames = match record.frames {
+                Named::Whole => None,
+                Named::Range(range) => Some(range),
+                Named::Frame(frame) => Some(frame..frame + 1),
+            };
+            let (video, label) = (folder.join(record.video), record.label.to_owned());
+            rows.push(RawRow { video, label, frames, split: record.split, line: record.line });
+            Ok(())
         })?;
-        if !more {
-            break;
-        }
-        let line = line_of(text, &record);
-        if record.len() == 1 && record.iter().all(str::is_empty) {
-            continue;
-        }
-        rows.push(read_row(&record, &columns, folder, of_file, || origin(line), line)?);
-    }
-    if rows.is_empty() {
-        return Err(ManifestError::Empty { file: path.into(), header: true });
-    }
-    Ok(RawFile { path: file, rows })
-}
-
-/// The line on which a record starts. The reader reports where it began to look, which may be blank lines earlier.
-fn line_of(text: &str, record: &csv::StringRecord) -> u64 {
-    let Some(position) = record.position() else { return 1 };
-    let rest = usize::try_from(position.byte()).ok().and_then(|at| text.as_bytes().get(at..)).unwrap_or_default();
-    let blank = rest.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).filter(|byte| **byte == b'\n').count();
-    position.line() + blank as u64
-}
-
-fn read_row(
-    record: &csv::StringRecord,
-    columns: &Columns,
-    folder: &Path,
-    of_file: Option<Split>,
-    origin: impl Fn() -> RowOrigin,
-    line: u64,
-) -> Result<RawRow, ManifestError> {
-    if record.len() != columns.count {
-        return Err(ManifestError::FieldCount { origin: origin(), found: record.len(), expected: columns.count });
-    }
-    let field = |at: usize| record.get(at).unwrap_or_default();
-    let filled = |at: usize, column, remedy| match field(at) {
-        "" => Err(ManifestError::EmptyField { origin: origin(), column, remedy }),
-        text => Ok(text),
+        Ok(RawFile { path: table.path.clone(), rows })
     };
-    let video = filled(columns.video, "video", "Name the video file, image folder or .npy file")?;
-    let label = filled(columns.label, "label", "Give every row a label, or remove the row")?;
-    let number = |at: usize, column| {
-        let text = field(at);
-        frame_number(text).ok_or_else(|| ManifestError::FrameNumber {
-            origin: origin(),
-            column,
-            value: text.to_owned(),
-        })
-    };
-    let frames = match columns.frames {
-        None => None,
-        Some((start, end)) if field(start).is_empty() && field(end).is_empty() => None,
-        Some((start, end)) => {
-            let remedy = "Fill in both start_frame and end_frame, or neither for the whole video";
-            filled(start, "start_frame", remedy)?;
-            filled(end, "end_frame", remedy)?;
-            let (start, end) = (number(start, "start_frame")?, number(end, "end_frame")?);
-            if start >= end {
-                return Err(ManifestError::FrameRange { origin: origin(), start, end });
-            }
-            Some(start..end)
-        }
-    };
-    let written = match columns.split {
-        None => None,
-        Some(at) => {
-            let value = field(at);
-            Some(Split::parse(value).ok_or_else(|| ManifestError::Split { origin: origin(), value: value.into() })?)
-        }
-    };
-    let split = match (written, of_file) {
-        (Some(found), Some(expected)) if found != expected => {
-            return Err(ManifestError::SplitOfFile { origin: origin(), found, expected });
-        }
-        (Some(split), _) | (None, Some(split)) => split,
-        (None, None) => Split::Training,
-    };
-    Ok(RawRow { video: folder.join(video), label: label.to_owned(), frames, split, line })
-}
-
-/// A frame number; `12.0` is accepted because tables with gaps are often written with every number as a float.
-fn frame_number(text: &str) -> Option<usize> {
-    let whole = match text.split_once('.') {
-        Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|digit| digit == b'0') => whole,
-        Some(_) => return None,
-        None => text,
-    };
-    whole.bytes().all(|digit| digit.is_ascii_digit()).then(|| whole.parse().ok()).flatten()
+    tables.iter().map(read).collect()
 }
 
 fn assemble(
