@@ -74,8 +74,8 @@ class ConvLstm(PerFrame):
         gates = gates.view(clips, frames, *gates.shape[1:])
         h = c = torch.zeros_like(gates[:, 0, : self.recurrent.in_channels])
         hidden = []
-        for at in range(frames):
-            i, f, g, o = (gates[:, at] + self.recurrent(h)).chunk(4, 1)
+        for of_frame in gates.unbind(1):
+            i, f, g, o = (of_frame + self.recurrent(h)).chunk(4, 1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
             hidden.append(h)
