@@ -8,7 +8,8 @@
 
 mod common;
 
-use common::rate;
+use common::{Bench, fill};
+use framefit_kernels::Real;
 use framefit_kernels::activation::*;
 use framefit_kernels::conv::{Dims3, Window};
 use framefit_kernels::frames::*;
@@ -16,36 +17,9 @@ use framefit_kernels::linear::*;
 use framefit_kernels::mean::*;
 use framefit_kernels::optimizer::*;
 use framefit_kernels::pooling::*;
-use framefit_kernels::{Pool, Real, Row};
-
-fn fill(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (i * 7 % 17) as f32 / 17.0 - 0.5).collect()
-}
-
-struct Bench {
-    filter: String,
-    pools: [Pool; 2],
-}
-
-impl Bench {
-    /// `body` runs a row on a pool and returns the number of f32 it read and wrote.
-    fn table<S, R: Row<S>>(&self, table: &'static [R], shape: &S, mut body: impl FnMut(&R, &Pool) -> usize) {
-        let wanted = |row: &&R| row.isa().available() && row.handles(shape) && row.name().contains(&self.filter);
-        for row in table.iter().filter(wanted) {
-            let bytes = 4 * body(row, &self.pools[0]) as u64;
-            let rates = self.pools.each_ref().map(|pool| {
-                rate(bytes, pool, || {
-                    body(row, pool);
-                })
-            });
-            println!("{:44} {:8.1} {:8.1}", row.name(), rates[0], rates[1]);
-        }
-    }
-}
 
 fn main() -> std::io::Result<()> {
-    let bench = Bench { filter: std::env::args().nth(1).unwrap_or_default(), pools: [Pool::new(1)?, Pool::new(2)?] };
-    println!("{:44} {:>8} {:>8}", "GB/s, threads", 1, 2);
+    let bench = Bench::new()?;
     pooling(&bench);
     linear(&bench);
     elementwise(&bench);

@@ -1,6 +1,7 @@
 //! Elementary functions of `f32` without branches, so that loops over them become vector code.
 //!
-//! They use no fused operations: every instruction set computes the same bits. NaN gives NaN.
+//! Every instruction set computes the same bits: sums of products are fused, or not, by what is written here alone.
+//! Where the instruction set has no fused multiply-add, the standard library's is exact and slow. NaN gives NaN.
 
 use std::f32::consts::LOG2_E;
 
@@ -28,17 +29,17 @@ fn power_of_two(n: i32) -> f32 {
 /// The polynomial is that of the Cephes library's `expf`.
 #[inline(always)]
 fn reduce(x: f32) -> (i32, f32) {
-    let shifted = x * LOG2_E + ROUNDER;
+    let shifted = x.mul_add(LOG2_E, ROUNDER);
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32);
     let whole = shifted - ROUNDER;
-    let r = (x - whole * LN2.0) - whole * LN2.1;
-    let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 0.5;
-    (n, p * (r * r) + r)
+    let r = whole.mul_add(-LN2.1, whole.mul_add(-LN2.0, x));
+    let p: f32 = 1.987_569_1e-4;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 0.5);
+    (n, p.mul_add(r * r, r))
 }
 
 /// eˣ.
@@ -56,7 +57,7 @@ pub(crate) fn exp_m1(x: f32) -> f32 {
     let (n, p) = reduce(clamp(x, -18.0, 89.0));
     // Half of it, as 2¹²⁸ is no number.
     let half = power_of_two(n.wrapping_sub(1));
-    2.0 * (half * p + (half - 0.5))
+    2.0 * half.mul_add(p, half - 0.5)
 }
 
 /// tanh x; the polynomial near zero is that of the Cephes library's `tanhf`.
@@ -64,12 +65,12 @@ pub(crate) fn exp_m1(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let size = x.abs();
     let s = x * x;
-    let p = -5.704_988_7e-3;
-    let p = p * s + 2.063_909e-2;
-    let p = p * s - 5.373_971_6e-2;
-    let p = p * s + 1.333_144_2e-1;
-    let p = p * s - 3.333_328e-1;
-    let near = p * s * size + size;
+    let p: f32 = -5.704_988_7e-3;
+    let p = p.mul_add(s, 2.063_909e-2);
+    let p = p.mul_add(s, -5.373_971_6e-2);
+    let p = p.mul_add(s, 1.333_144_2e-1);
+    let p = p.mul_add(s, -3.333_328e-1);
+    let near = (p * s).mul_add(size, size);
     let far = 1.0 - 2.0 / (exp(2.0 * size) + 1.0);
     (if size < 0.625 { near } else { far }).copysign(x)
 }
@@ -88,14 +89,14 @@ pub(crate) fn softplus(x: f32) -> f32 {
     let e = exp(-x.abs());
     let t = e / (2.0 + e);
     let s = t * t;
-    let p = 1.0 / 15.0;
-    let p = p * s + 1.0 / 13.0;
-    let p = p * s + 1.0 / 11.0;
-    let p = p * s + 1.0 / 9.0;
-    let p = p * s + 1.0 / 7.0;
-    let p = p * s + 1.0 / 5.0;
-    let p = p * s + 1.0 / 3.0;
-    let tail = 2.0 * (p * s * t + t);
+    let p: f32 = 1.0 / 15.0;
+    let p = p.mul_add(s, 1.0 / 13.0);
+    let p = p.mul_add(s, 1.0 / 11.0);
+    let p = p.mul_add(s, 1.0 / 9.0);
+    let p = p.mul_add(s, 1.0 / 7.0);
+    let p = p.mul_add(s, 1.0 / 5.0);
+    let p = p.mul_add(s, 1.0 / 3.0);
+    let tail = 2.0 * (p * s).mul_add(t, t);
     (if x < 0.0 { 0.0 } else { x }) + tail
 }
 
@@ -104,22 +105,22 @@ pub(crate) fn softplus(x: f32) -> f32 {
 pub(crate) fn erf(x: f32) -> f32 {
     let t = x.abs();
     let s = x * x;
-    let p = -1.728_534_7e-5 * t + 3.831_971_3e-4;
-    let q = -3.883_964_4e-3 * t + 2.425_462_2e-2;
-    let p = p * s + q;
-    let p = p * t - 1.067_778_8e-1;
-    let p = p * t - 6.348_467e-1;
-    let p = p * t - 1.287_175_1e-1;
-    let p = p * t - t;
+    let p = t.mul_add(-1.728_534_7e-5, 3.831_971_3e-4);
+    let q = t.mul_add(-3.883_964_4e-3, 2.425_462_2e-2);
+    let p = p.mul_add(s, q);
+    let p = p.mul_add(t, -1.067_778_8e-1);
+    let p = p.mul_add(t, -6.348_467e-1);
+    let p = p.mul_add(t, -1.287_175_1e-1);
+    let p = p.mul_add(t, -t);
     // Beyond 4 the result is 1, and the polynomial's own growth must not come back from infinity as NaN.
     let far = if t > 4.0 { 1.0 } else { 1.0 - exp(p) };
-    let q = -5.967_617e-4;
-    let q = q * s + 4.991_194_2e-3;
-    let q = q * s - 2.676_813_5e-2;
-    let q = q * s + 1.128_199_25e-1;
-    let q = q * s - 3.761_253_4e-1;
-    let q = q * s + 1.283_791_7e-1;
-    let near = q * x + x;
+    let q: f32 = -5.967_617e-4;
+    let q = q.mul_add(s, 4.991_194_2e-3);
+    let q = q.mul_add(s, -2.676_813_5e-2);
+    let q = q.mul_add(s, 1.128_199_25e-1);
+    let q = q.mul_add(s, -3.761_253_4e-1);
+    let q = q.mul_add(s, 1.283_791_7e-1);
+    let near = q.mul_add(x, x);
     if t > 0.927_734_4 { far.copysign(x) } else { near }
 }
 

@@ -167,6 +167,28 @@ fn statistics<E: Real>(s: &NormShape, x: &[E], eps: f64, mean: &mut [E], inv_std
     }
 }
 
+/// y of one group whose elements lie together, each with its own γ and β.
+#[inline(always)]
+fn line<E: Real>(x: &[E], (mean, inv_std): (E, E), gamma: Option<&[E]>, beta: Option<&[E]>, y: &mut [E]) {
+    match gamma {
+        Some(gamma) => {
+            for ((y, x), gamma) in y.iter_mut().zip(x).zip(gamma) {
+                *y = (*x - mean) * (inv_std * *gamma);
+            }
+        }
+        None => {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = (*x - mean) * inv_std;
+            }
+        }
+    }
+    if let Some(beta) = beta {
+        for (y, beta) in y.iter_mut().zip(beta) {
+            *y += *beta;
+        }
+    }
+}
+
 /// The slices of one task's items.
 struct Forward<'a, E> {
     x: &'a [E],
@@ -185,6 +207,13 @@ fn forward_body<E: Real>(s: &NormShape, args: Forward<'_, E>) {
     let statistics_of = mean.chunks_exact_mut(s.groups).zip(inv_std.chunks_exact_mut(s.groups));
     for ((x, y), (mean, inv_std)) in items.zip(statistics_of) {
         statistics(s, x, eps, mean, inv_std);
+        if s.positions == 1 {
+            s.group_runs(0..s.channels, |group, run| {
+                let (gamma, beta) = (gamma.map(|gamma| &gamma[run.clone()]), beta.map(|beta| &beta[run.clone()]));
+                line(&x[run.clone()], (mean[group], inv_std[group]), gamma, beta, &mut y[run]);
+            });
+            continue;
+        }
         for first in Pattern::<E, 3>::runs(s.channels) {
             let pattern = Pattern::new(s.channels, first, |channels, [shift, scale, offset]| {
                 s.group_runs(channels.clone(), |group, run| {
