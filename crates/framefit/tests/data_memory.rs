@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use framefit::data::{ClipSpec, Dataset, FrameSize, Loader, Manifest, Source, Split};
+use framefit::data::{ClipForm, ClipSpec, Dataset, FrameSize, Labels, Length, Loader, Manifest, Source, Split};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -86,6 +86,36 @@ fn loading_keeps_the_bound_of_the_data_set() {
                 }
             });
             assert!(peak <= promised, "keep {keep}, {size:?}: {peak} of {promised}");
+        }
+    }
+}
+
+#[test]
+fn clips_of_different_lengths_keep_the_bound_of_the_data_set() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let videos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/videos");
+    let mut rows = String::from("video,frame,label\n");
+    for (name, frames) in [("bframes.mp4", 40), ("editlist.mp4", 22), ("fragmented.mp4", 40)] {
+        std::fs::copy(videos.join(name), folder.path().join(name)).unwrap();
+        // No two neighbours alike.
+        rows.extend((0..frames).map(|frame| format!("{name},{frame},{}\n", frame % 2)));
+    }
+    std::fs::write(folder.path().join("frames.csv"), rows).unwrap();
+    let size = Some(FrameSize { height: 24, width: 32 });
+    for keep in [0, 100_000, u64::MAX] {
+        for length in [Length::Whole, Length::Frames(16), Length::Frames(1)] {
+            let labels = Labels::read(&[folder.path().join("frames.csv")]).unwrap();
+            let mut promised = 0;
+            let peak = peak(|| {
+                let data = Arc::new(Dataset::open(labels, ClipForm { length, size, channels: 3 }, keep).unwrap());
+                promised = data.memory_bytes(3).total();
+                for _ in 0..2 {
+                    let mut loader = Loader::new(&data, data.clips(Split::Training).to_vec(), 3).unwrap();
+                    while loader.next().unwrap().is_some() {}
+                }
+            });
+            assert!(peak <= promised, "keep {keep}, {length:?}: {peak} of {promised}");
         }
     }
 }
