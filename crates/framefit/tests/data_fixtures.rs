@@ -1,5 +1,7 @@
 //! Videos as people have them, which are not part of the project: frame counts, and what damaged ones are told.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Labels per frame, and clips of as many frames as there are.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,7 @@
 //! Clips, the frames kept, and loading ahead.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Manifests: what is read, and what each mistake is told.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,6 +1,8 @@
 //! Videos made by `videos/make.sh`: every frame equals FFmpeg's, in any order of reading; what cannot be decoded is
 //! an error that says so.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::{ControlFlow, Range};
