@@ -4,11 +4,17 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use framefit_kernels::activation::*;
 use framefit_kernels::conv::*;
+use framefit_kernels::dropout::*;
+use framefit_kernels::elementwise::*;
 use framefit_kernels::linear::*;
+use framefit_kernels::loss::*;
 use framefit_kernels::mean::*;
+use framefit_kernels::norm::*;
 use framefit_kernels::optimizer::*;
 use framefit_kernels::pooling::*;
+use framefit_kernels::recurrent::*;
 use framefit_kernels::{Pool, Real, Row};
 
 struct Counting;
@@ -77,6 +83,10 @@ fn kernels_allocate_nothing() {
     }
     pooling(&pool);
     linear(&pool);
+    elementwise(&pool);
+    norms(&pool);
+    cells(&pool);
+    losses(&pool);
 }
 
 fn convolutions(s: &ConvShape, pool: &Pool) {
@@ -171,6 +181,192 @@ fn linear(pool: &Pool) {
         |row, _| {
             let step = AdamStep::DEFAULT;
             (row.run)(&len, AdamArgs { step, w: &mut w, g: &g, m: &mut m, v: &mut v }, pool);
+        },
+    );
+}
+
+fn elementwise(pool: &Pool) {
+    let len = 20_000;
+    let (a, mut y) = (vec![1.0; len], vec![1.0; len]);
+    for activation in [Activation::Tanh, Activation::Gelu] {
+        check(
+            f32::activation_forward(),
+            &len,
+            |_| 0,
+            |row, _| (row.run)(&len, ActivationForwardArgs { activation, x: Some(&a), y: &mut y }, pool),
+        );
+        check(
+            f32::activation_backward(),
+            &len,
+            |_| 0,
+            |row, _| {
+                let (dy, dx) = (Some(&a[..]), &mut y[..]);
+                let args = ActivationBackwardArgs { activation, x: &a, y: &a, dy, accumulate: true, dx };
+                (row.run)(&len, args, pool);
+            },
+        );
+    }
+    check(f32::addition(), &len, |_| 0, |row, _| (row.run)(&len, AdditionArgs { a: None, b: &a, y: &mut y }, pool));
+    for unit in [DropoutUnit::Element, DropoutUnit::ClipChannel] {
+        let s = DropoutShape { clips: 2, frames: 2, positions: 125, channels: 40, unit };
+        check(
+            f32::dropout(),
+            &s,
+            |_| 0,
+            |row, _| {
+                let (keys, x) = (&[1, 2], Some(&a[..]));
+                let args = DropoutArgs { keys, first_frame: 0, p: 0.5, x, accumulate: false, y: &mut y };
+                (row.run)(&s, args, pool);
+            },
+        );
+    }
+}
+
+fn norms(pool: &Pool) {
+    let s = ChannelShape { rows: 500, channels: 40 };
+    let (x, mut y, c) = (vec![1.0; s.len()], vec![1.0; s.len()], vec![1.0; 80]);
+    let (mut state, mut sums) = (vec![0.0; 120], vec![0.0; 80]);
+    check(
+        f32::channel_moments(),
+        &s,
+        |row| (row.scratch)(&s, 2),
+        |row, scratch| (row.run)(&s, ChannelMomentsArgs { x: &x, state: &mut state, scratch }, pool),
+    );
+    check(
+        f32::batch_norm_sums(),
+        &s,
+        |row| (row.scratch)(&s, 2),
+        |row, scratch| {
+            let (mean, inv_std) = (&c[..40], &c[..40]);
+            (row.run)(&s, BatchNormSumsArgs { x: &x, dy: &x, mean, inv_std, sums: &mut sums, scratch }, pool);
+        },
+    );
+    check(
+        f32::scale_shift(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let args = ScaleShiftArgs { x: None, scale: &c[..40], shift: None, accumulate: false, y: &mut y };
+            (row.run)(&s, args, pool);
+        },
+    );
+    for (positions, groups) in [(50, 4), (1, 1)] {
+        let s = NormShape { items: 500 / positions, positions, channels: 40, groups };
+        let count = s.statistics_len();
+        let (mut mean, mut inv_std) = (vec![1.0; count], vec![1.0; count]);
+        check(
+            f32::group_norm_forward(),
+            &s,
+            |_| 0,
+            |row, _| {
+                let (mean, inv_std) = (&mut mean[..], &mut inv_std[..]);
+                let args = GroupNormForwardArgs { x: &x, gamma: None, beta: None, eps: 1.0, mean, inv_std, y: &mut y };
+                (row.run)(&s, args, pool);
+            },
+        );
+        check(
+            f32::group_norm_input_gradient(),
+            &s,
+            |row| (row.scratch)(&s, 2),
+            |row, scratch| {
+                let (mean, inv_std, accumulate, dx) = (&mean[..], &inv_std[..], false, &mut y[..]);
+                let args =
+                    GroupNormInputGradientArgs { x: &x, dy: &x, gamma: None, mean, inv_std, accumulate, dx, scratch };
+                (row.run)(&s, args, pool);
+            },
+        );
+        check(
+            f32::group_norm_weight_gradient(),
+            &s,
+            |row| (row.scratch)(&s, 2),
+            |row, scratch| {
+                let (dgamma, dbeta) = y[..80].split_at_mut(40);
+                let (mean, inv_std) = (&mean[..], &inv_std[..]);
+                let args = GroupNormWeightGradientArgs { x: &x, dy: &x, mean, inv_std, dgamma, dbeta, scratch };
+                (row.run)(&s, args, pool);
+            },
+        );
+    }
+}
+
+fn cells(pool: &Pool) {
+    let s = CellShape { positions: 500, units: 40 };
+    let (activations, order) = (CellActivations::DEFAULT, GateOrder::UpdateReset);
+    let (mut gates, before, mut c, mut h) =
+        (vec![1.0; 4 * s.len()], vec![1.0; s.len()], vec![1.0; s.len()], vec![1.0; s.len()]);
+    let c_prev = Some(&before[..]);
+    check(
+        f32::lstm_forward(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let args = LstmForwardArgs { activations, gates: &mut gates, c_prev, c: &mut c, h: &mut h };
+            (row.run)(&s, args, pool);
+        },
+    );
+    check(
+        f32::lstm_backward(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let (c, dh, dc, dgates) = (&before[..], &before[..], &mut h[..], &mut gates[..]);
+            let args = LstmBackwardArgs { activations, gates: None, c_prev, c, dh, dc, dgates };
+            (row.run)(&s, args, pool);
+        },
+    );
+    let h_gates = vec![1.0; 3 * s.len()];
+    check(
+        f32::gru_forward(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let (x_gates, h_prev) = (&mut gates[..3 * s.len()], c_prev);
+            let args = GruForwardArgs { activations, order, x_gates, h_gates: &h_gates, h_prev, h: &mut h };
+            (row.run)(&s, args, pool);
+        },
+    );
+}
+
+fn losses(pool: &Pool) {
+    let s = LossShape { clips: 50, classes: 400 };
+    let (logits, labels, mut dlogits) = (vec![1.0; 20_000], vec![3; 50], vec![0.0; 20_000]);
+    let (mut losses, mut weights) = (vec![0.0; 50], vec![0.0; 50]);
+    check(
+        f32::softmax_cross_entropy(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let args = SoftmaxCrossEntropyArgs {
+                logits: &logits,
+                labels: &labels,
+                ignored: None,
+                class_weights: None,
+                smoothing: 0.1,
+                scale: 1.0,
+                losses: &mut losses,
+                weights: &mut weights,
+                dlogits: &mut dlogits,
+            };
+            (row.run)(&s, args, pool);
+        },
+    );
+    check(
+        f32::binary_cross_entropy(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let args = BinaryCrossEntropyArgs {
+                logits: &logits,
+                targets: &logits,
+                ignored: None,
+                weights: None,
+                positive_weights: None,
+                scale: 1.0,
+                losses: &mut losses,
+                counts: &mut weights,
+                dlogits: &mut dlogits,
+            };
+            (row.run)(&s, args, pool);
         },
     );
 }

@@ -271,11 +271,39 @@ struct Weight<'a, E> {
     inv_std: &'a [E],
 }
 
+/// Positions from which on short rows are summed several at a time.
+const LONG: usize = 16;
+
+/// As [`weight_body`] over all channels, in columns that repeat with them.
+#[inline(always)]
+fn whole_rows<E: Real>(s: &NormShape, of: &Weight<'_, E>, dbeta: &mut [E], dgamma: &mut [E]) {
+    let (channels, size, width) = (s.channels, s.group_channels(), period(s.channels));
+    let items = of.x.chunks_exact(s.item()).zip(of.dy.chunks_exact(s.item()));
+    let statistics = of.mean.chunks_exact(s.groups).zip(of.inv_std.chunks_exact(s.groups));
+    for ((x, dy), (mean, inv_std)) in items.zip(statistics) {
+        for first in (0..width.min(x.len())).step_by(LANES) {
+            let mut around = [E::ZERO; LANES];
+            for (j, around) in around.iter_mut().enumerate() {
+                *around = mean[(first + j) % channels / size];
+            }
+            let [plain, product] = sums(x, dy, width, first, |j, x, dy| [dy, dy * (x - around[j])]);
+            for j in 0..LANES {
+                let c = (first + j) % channels;
+                dbeta[c] += plain[j];
+                dgamma[c] += product[j] * inv_std[c / size];
+            }
+        }
+    }
+}
+
 /// dbeta, dgamma: the sums of one block of items for the channels from `first` on.
 #[inline(always)]
 fn weight_body<E: Real>(s: &NormShape, of: Weight<'_, E>, first: usize, dbeta: &mut [E], dgamma: &mut [E]) {
     dbeta.fill(E::ZERO);
     dgamma.fill(E::ZERO);
+    if s.positions >= LONG && dbeta.len() == s.channels {
+        return whole_rows(s, &of, dbeta, dgamma);
+    }
     let size = s.group_channels();
     let parts = dbeta.chunks_mut(LANES).zip(dgamma.chunks_mut(LANES));
     for (i, (dbeta, dgamma)) in parts.enumerate() {
