@@ -173,7 +173,7 @@ fn complete(graph: &Graph, schedule: &Schedule) -> Result<(), Fault> {
     if schedule.update.is_empty() {
         return Ok(());
     }
-    for (index, param) in graph.params.iter().enumerate() {
+    for (index, param) in graph.params.iter().enumerate().filter(|(_, p)| p.trained) {
         let gradient = What::Gradient(ParamId(index));
         // Whether these accesses reach every frame of the gradient.
         let covers = |steps: &mut dyn Iterator<Item = &Step>, action: Action, mode: Mode| {

@@ -152,6 +152,12 @@ fn describe(graph: &Graph, what: What) -> (Purpose, String) {
     let value = |v: crate::graph::ValueId| {
         graph.values[v.0].made_by.map_or_else(|| "frames".to_owned(), |n| graph.node(n).name.clone())
     };
+    let node = |n: crate::graph::NodeId| graph.node(n).name.clone();
+    let held_name = |held: Held| match held {
+        Held::Window(v) => value(v),
+        Held::Hidden(n) => format!("{}, h", node(n)),
+        Held::Cell(n) => format!("{}, c", node(n)),
+    };
     match what {
         What::Weight(p) => (Purpose::Weights, param(p)),
         What::ClassWeights => (Purpose::Weights, "class weights".to_owned()),
@@ -159,13 +165,17 @@ fn describe(graph: &Graph, what: What) -> (Purpose, String) {
         What::FirstMoment(p) => (Purpose::OptimizerState, format!("{}, first moment", param(p))),
         What::SecondMoment(p) => (Purpose::OptimizerState, format!("{}, second moment", param(p))),
         What::Value(v) | What::Passing(v) => (Purpose::Activations, value(v)),
-        What::State(Held::Window(v)) => (Purpose::States, value(v)),
-        What::StateGradient(Held::Window(v)) => (Purpose::States, format!("{}, gradient", value(v))),
-        What::Checkpoint(Held::Window(v), slot) => (Purpose::Checkpoints, format!("{}, state {}", value(v), slot + 1)),
         What::ValueGradient(v) => (Purpose::Activations, format!("{}, gradient", value(v))),
-        What::Workspace(n, _) => (Purpose::Workspace, graph.node(n).name.clone()),
+        What::State(held) => (Purpose::States, held_name(held)),
+        What::StateGradient(held) | What::Handed(held) => (Purpose::States, format!("{}, gradient", held_name(held))),
+        What::Checkpoint(held, slot) => (Purpose::Checkpoints, format!("{}, state {}", held_name(held), slot + 1)),
+        What::Gates(n) => (Purpose::Activations, format!("{}, gates", node(n))),
+        What::Cells(n) | What::PassingCells(n) => (Purpose::Activations, format!("{}, cells", node(n))),
+        What::Means(n) => (Purpose::Activations, format!("{}, means of frames", node(n))),
+        What::Moments(n) | What::Coefficients(n) => (Purpose::Activations, format!("{}, statistics", node(n))),
+        What::Workspace(n, _) => (Purpose::Workspace, node(n)),
         What::Frames => (Purpose::Input, "frames as decoded".to_owned()),
         What::Labels => (Purpose::Input, "labels".to_owned()),
-        What::ClipLosses => (Purpose::Input, "losses".to_owned()),
+        What::Losses | What::LossWeights => (Purpose::Input, "losses".to_owned()),
     }
 }

@@ -92,14 +92,24 @@ impl Graph {
         node.op.operations(self.shape(node.input), self.shape(node.output))
     }
 
-    /// Number of classes: the features of the output.
+    /// Number of classes: the features of the output, of one frame where there is a label per frame.
     pub fn classes(&self) -> usize {
-        self.shape(self.output).per_clip()
+        self.shape(self.output).per_frame()
     }
 
-    /// Number of trained values.
+    /// Frames of the output: one where the clip has one label.
+    pub fn labelled_frames(&self) -> usize {
+        self.shape(self.output).dims.t
+    }
+
+    /// Number of values in all parameters.
     pub fn param_count(&self) -> u64 {
         self.params.iter().map(|p| p.len() as u64).sum()
+    }
+
+    /// Number of values that the optimizer changes.
+    pub fn trained_count(&self) -> u64 {
+        self.params.iter().filter(|p| p.trained).map(|p| p.len() as u64).sum()
     }
 }
 

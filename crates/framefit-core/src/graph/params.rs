@@ -10,6 +10,30 @@ pub enum Initial {
         /// Inputs of one output.
         fan_in: usize,
     },
+    /// U(−b, b) with b = √(6/(fan_in + fan_out)): Keras's default for kernels.
+    GlorotUniform {
+        /// Inputs of one output.
+        fan_in: usize,
+        /// Outputs of one input.
+        fan_out: usize,
+    },
+    /// Rows or columns, whichever are fewer, orthonormal: Keras's default for recurrent kernels. The tensor is
+    /// taken as a matrix with this many columns.
+    Orthogonal {
+        /// The user's last axis.
+        columns: usize,
+    },
+    /// 0.
+    Zeros,
+    /// 1.
+    Ones,
+    /// 1 in `from..to`, 0 elsewhere: a bias that keeps the forget gate open.
+    OnesWithin {
+        /// First one.
+        from: usize,
+        /// One past the last.
+        to: usize,
+    },
 }
 
 /// A parameter as an op asks for it.
@@ -23,11 +47,13 @@ pub struct ParamSpec {
     pub stored: StoredOrder,
     /// How it starts.
     pub initial: Initial,
+    /// Whether the optimizer changes it.
+    pub trained: bool,
 }
 
 impl ParamSpec {
     pub(crate) fn vector(name: &'static str, len: usize, initial: Initial) -> Self {
-        Self { name, dims: vec![len], stored: StoredOrder::of(&[len], &[0]), initial }
+        Self { name, dims: vec![len], stored: StoredOrder::of(&[len], &[0]), initial, trained: true }
     }
 }
 
@@ -104,6 +130,8 @@ pub struct Param {
     pub stored: StoredOrder,
     /// How it starts.
     pub initial: Initial,
+    /// Whether the optimizer changes it.
+    pub trained: bool,
     /// The layer it belongs to.
     pub node: NodeId,
 }
@@ -115,6 +143,7 @@ impl Param {
             dims: spec.dims,
             stored: spec.stored,
             initial: spec.initial,
+            trained: spec.trained,
             node,
         }
     }

@@ -92,6 +92,7 @@ impl Conv3d {
                 &[0, 2, 3, 4, 1],
             ),
             initial,
+            trained: true,
         };
         let mut params = vec![weight];
         if self.bias {

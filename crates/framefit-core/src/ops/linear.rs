@@ -53,6 +53,7 @@ impl Linear {
             dims: vec![self.out_features, self.in_features],
             stored: StoredOrder::of(&[self.out_features, input.channels, d.t, d.h, d.w], &[2, 0, 3, 4, 1]),
             initial,
+            trained: true,
         };
         let mut params = vec![weight];
         if self.bias {
@@ -71,6 +72,59 @@ impl Linear {
 
     pub(super) fn operations(&self, _input: &Shape, _output: &Shape) -> Operations {
         let one = 2 * (self.in_features as u64) * self.out_features as u64;
+        Operations { forward: one, input_gradient: one, weight_gradient: one }
+    }
+}
+
+/// x: `[T,N,H,W,C]`, kernel: `[K,1,1,1,C]`, bias: `[K]` -> y: `[T,N,H,W,K]`
+///
+/// Keras's `Dense`: the same matrix at every frame and position. The user's kernel is `[C,K]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dense {
+    /// C, the channels it was made for.
+    pub in_channels: usize,
+    /// K.
+    pub units: usize,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+impl Dense {
+    pub(super) fn output(&self, input: &Shape, at: Layer<'_>) -> Result<Shape, ShapeError> {
+        positive("the number of units", &[self.in_channels, self.units], at)?;
+        if input.channels != self.in_channels {
+            return Err(ShapeError::Mismatch {
+                layer: at.name.to_owned(),
+                what: "channels",
+                want: self.in_channels,
+                got: input.channels,
+                origin: at.origin.clone(),
+            });
+        }
+        Ok(Shape { channels: self.units, ..*input })
+    }
+
+    pub(super) fn params(&self, _input: &Shape) -> Vec<ParamSpec> {
+        let dims = vec![self.in_channels, self.units];
+        let stored = StoredOrder::of(&dims, &[1, 0]);
+        let initial = Initial::GlorotUniform { fan_in: self.in_channels, fan_out: self.units };
+        let mut params = vec![ParamSpec { name: "kernel", dims, stored, initial, trained: true }];
+        if self.bias {
+            params.push(ParamSpec::vector("bias", self.units, Initial::Zeros));
+        }
+        params
+    }
+
+    pub(super) fn time(&self, input: &Shape, _output: &Shape) -> TimeMap {
+        TimeMap::identity(input.dims.t)
+    }
+
+    pub(super) fn backward_reads(&self) -> BackwardReads {
+        BackwardReads { input: true, output: false }
+    }
+
+    pub(super) fn operations(&self, _input: &Shape, output: &Shape) -> Operations {
+        let one = 2 * (output.per_clip() * self.in_channels) as u64;
         Operations { forward: one, input_gradient: one, weight_gradient: one }
     }
 }

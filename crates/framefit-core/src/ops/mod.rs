@@ -4,13 +4,17 @@
 mod activation;
 mod conv;
 mod linear;
+mod norm;
 mod pooling;
+mod recurrent;
 mod view;
 
 pub use activation::Relu;
 pub use conv::Conv3d;
-pub use linear::Linear;
+pub use linear::{Dense, Linear};
+pub use norm::NormMean;
 pub use pooling::{GlobalAvgPool3d, MaxPool3d};
+pub use recurrent::{ConvLstm2d, GateFunction, StateFunction};
 pub use view::Flatten;
 
 use crate::axes::Shape;
@@ -20,7 +24,7 @@ use crate::time::TimeMap;
 use serde::{Deserialize, Serialize};
 
 /// What a layer does. Closed: a new op makes the compiler list the places that must know it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Op {
     /// Convolution over time and space.
     Conv3d(Conv3d),
@@ -34,6 +38,12 @@ pub enum Op {
     Flatten(Flatten),
     /// Matrix product with a vector per clip.
     Linear(Linear),
+    /// Matrix product at every frame and position.
+    Dense(Dense),
+    /// Convolutional LSTM over the frames.
+    ConvLstm2d(ConvLstm2d),
+    /// Batch normalisation and the mean of each frame.
+    NormMean(NormMean),
 }
 
 /// The layer that an error is about.
@@ -76,6 +86,9 @@ macro_rules! each_op {
             Op::Relu($op) => $body,
             Op::Flatten($op) => $body,
             Op::Linear($op) => $body,
+            Op::Dense($op) => $body,
+            Op::ConvLstm2d($op) => $body,
+            Op::NormMean($op) => $body,
         }
     };
 }
@@ -90,6 +103,9 @@ impl Op {
             Op::Relu(_) => "ReLU",
             Op::Flatten(_) => "Flatten",
             Op::Linear(_) => "Linear",
+            Op::Dense(_) => "Dense",
+            Op::ConvLstm2d(_) => "ConvLSTM2D",
+            Op::NormMean(_) => "BatchNormalization, AveragePooling3D",
         }
     }
 
@@ -121,11 +137,27 @@ impl Op {
         each_op!(self, op => op.operations(input, output))
     }
 
-    /// Whether it adds up a share of every frame, and holds the sum instead of the frames.
+    /// Whether it takes its share of every frame as it comes, holds no frame, and makes its output when the clip
+    /// is over.
     pub fn sums_over_time(&self) -> bool {
         match self {
-            Op::GlobalAvgPool3d(_) | Op::Linear(_) => true,
-            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::Relu(_) | Op::Flatten(_) => false,
+            Op::GlobalAvgPool3d(_) | Op::Linear(_) | Op::NormMean(_) => true,
+            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::Relu(_) | Op::Flatten(_) | Op::Dense(_) | Op::ConvLstm2d(_) => false,
+        }
+    }
+
+    /// Whether it hands (h, c) from frame to frame.
+    pub fn is_recurrent(&self) -> bool {
+        match self {
+            Op::ConvLstm2d(_) => true,
+            Op::Conv3d(_)
+            | Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Relu(_)
+            | Op::Flatten(_)
+            | Op::Linear(_)
+            | Op::Dense(_)
+            | Op::NormMean(_) => false,
         }
     }
 
@@ -133,7 +165,13 @@ impl Op {
     pub fn in_place(&self) -> bool {
         match self {
             Op::Relu(_) | Op::Flatten(_) => true,
-            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::Linear(_) => false,
+            Op::Conv3d(_)
+            | Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Linear(_)
+            | Op::Dense(_)
+            | Op::ConvLstm2d(_)
+            | Op::NormMean(_) => false,
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum Pass {
     InputGradient,
     /// Gradients of the parameters.
     WeightGradient,
+    /// Gradients of a recurrent layer's gates and of the state before.
+    State,
 }
 
 /// A kernel call as far as its scratch depends on it.
@@ -131,23 +133,39 @@ impl Places {
         Self::FORWARD + 1 + self.nodes
     }
 
-    /// Forward of a segment to be reversed, or to predict from; the whole values' forward comes after it.
+    /// Forward of a segment to be reversed, or to predict from, in two steps per node; the whole values' forward
+    /// comes after it.
     fn forward(self, node: usize) -> usize {
-        self.carry_out() + 2 + node
+        self.carry_out() + 2 + 2 * node
     }
 
     fn loss(self) -> usize {
         self.forward(self.nodes)
     }
 
-    /// Backward in three steps per node, the last node first.
-    fn backward(self, node: usize, step: usize) -> usize {
-        self.loss() + 1 + (self.nodes - 1 - node) * 3 + step
+    /// Backward in five steps per node, the last node first.
+    fn backward(self, node: usize, step: Backward) -> usize {
+        self.loss() + 1 + (self.nodes - 1 - node) * 5 + step as usize
     }
 
     fn end(self) -> usize {
-        self.loss() + 2 + self.nodes * 3
+        self.loss() + 2 + self.nodes * 5
     }
+}
+
+/// The steps of a node's backward, in order.
+#[derive(Clone, Copy)]
+enum Backward {
+    /// What later segments hand over.
+    In,
+    /// The gradient of a recurrent layer's gates, of a ReLU's input.
+    Inner,
+    /// The gradients of parameters.
+    Weights,
+    /// The gradient of the input.
+    Input,
+    /// What is handed to earlier segments.
+    Out,
 }
 
 impl<'a> Builder<'a> {
@@ -258,9 +276,10 @@ impl<'a> Builder<'a> {
         let params = || (0..self.graph.params.len()).map(ParamId);
         let mut all: Vec<(ParamId, What)> = params().map(|p| (p, What::Weight(p))).collect();
         if matches!(self.kind, Kind::Training | Kind::Inference { trained: true }) {
-            all.extend(params().map(|p| (p, What::Gradient(p))));
-            all.extend(params().map(|p| (p, What::FirstMoment(p))));
-            all.extend(params().map(|p| (p, What::SecondMoment(p))));
+            let trained = || params().filter(|&p| self.graph.param(p).trained);
+            all.extend(trained().map(|p| (p, What::Gradient(p))));
+            all.extend(trained().map(|p| (p, What::FirstMoment(p))));
+            all.extend(trained().map(|p| (p, What::SecondMoment(p))));
         }
         for (param, what) in all {
             let frames = self.slices(param);
@@ -283,7 +302,7 @@ impl<'a> Builder<'a> {
     fn value(&mut self, value: ValueId, gradient: bool, going: Going, segment: usize) -> (BufferId, usize) {
         let root = self.segments.root[value.0];
         let shape = *self.graph.shape(root);
-        let whole = self.segments.whole[root.0];
+        let whole = self.segments.lasts(root);
         let what = match (gradient, going) {
             (true, _) => What::ValueGradient(root),
             (false, Going::Passing) if !whole => What::Passing(root),
@@ -295,23 +314,50 @@ impl<'a> Builder<'a> {
         (buffer, self.segments.present(root, segment).lo)
     }
 
-    fn state(&mut self, what: fn(Held) -> What, held: Held) -> BufferId {
-        self.state_buffer(what(held), held)
-    }
-
-    fn state_buffer(&mut self, what: What, held: Held) -> BufferId {
-        let Held::Window(value) = held;
+    /// A buffer of a state, or of its gradient.
+    fn state(&mut self, what: What, held: Held) -> BufferId {
+        let (value, frames) = match held {
+            Held::Window(value) => (value, self.segments.most_held(value)),
+            Held::Hidden(node) | Held::Cell(node) => (self.graph.node(node).output, 1),
+        };
         let frame = self.graph.shape(value).per_frame() * self.schedule.clips;
-        let frames = self.segments.most_held(value);
-        self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting: true })
+        let lasting = !matches!(what, What::Handed(_));
+        self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting })
     }
 
-    /// Values whose frames are carried over some boundary; the source is normalised again instead.
-    fn carried(&self) -> Vec<ValueId> {
-        (1..self.graph.values.len())
+    /// Everything that is carried over some boundary. The source is not: it is normalised again instead.
+    fn held(&self) -> Vec<Held> {
+        let windows = (1..self.graph.values.len())
             .map(ValueId)
             .filter(|&v| self.segments.root[v.0] == v && self.segments.most_held(v) > 0)
-            .collect()
+            .map(Held::Window);
+        let recurrent = self.recurrent().flat_map(|n| [Held::Hidden(n), Held::Cell(n)]);
+        windows.chain(recurrent).collect()
+    }
+
+    /// Recurrent layers that segments go through one after the other.
+    fn recurrent(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.graph.node_ids().filter(|&n| {
+            let node = self.graph.node(n);
+            node.op.is_recurrent() && !self.segments.whole[node.output.0] && self.segments.count > 1
+        })
+    }
+
+    /// The frames of a state at the boundary before a segment.
+    fn held_window(&self, held: Held, segment: usize) -> Window {
+        match held {
+            Held::Window(value) => self.segments.held(value, segment),
+            Held::Hidden(node) | Held::Cell(node) => self.segments.last_made(self.graph.node(node).output, segment),
+        }
+    }
+
+    /// Values whose frames are carried over some boundary.
+    fn carried(&self) -> Vec<ValueId> {
+        let windows = self.held().into_iter().filter_map(|held| match held {
+            Held::Window(value) => Some(value),
+            Held::Hidden(_) | Held::Cell(_) => None,
+        });
+        windows.collect()
     }
 
     // Programs.
@@ -326,7 +372,7 @@ impl<'a> Builder<'a> {
             frame: source.per_frame() * clips,
             lasting: true,
         });
-        let labels = self.flat(What::Labels, DType::U32, clips, true);
+        let labels = self.per_label(What::Labels, DType::U32);
         let accesses = vec![self.all(Role::Frames, frames, Mode::Write), self.all(Role::Labels, labels, Mode::Write)];
         self.step(Places::LOAD, Action::Load, None, accesses);
     }
@@ -335,32 +381,46 @@ impl<'a> Builder<'a> {
         let last = self.segments.count - 1;
         let (logits, _) = self.value(self.graph.output, false, Going::Predicting, last);
         let mut accesses = vec![self.all(Role::Input, logits, Mode::Read)];
-        if let Some(&losses) = self.found.get(&What::ClipLosses) {
-            accesses.push(self.all(Role::ClipLosses, losses, Mode::Read));
+        for (role, what) in [(Role::Losses, What::Losses), (Role::LossWeights, What::LossWeights)] {
+            if let Some(&buffer) = self.found.get(&what) {
+                accesses.push(self.all(role, buffer, Mode::Read));
+            }
         }
         self.step(self.places().end(), Action::Report, None, accesses);
+    }
+
+    /// A buffer with an element for each label: per clip, or per frame of the output.
+    fn per_label(&mut self, what: What, dtype: DType) -> BufferId {
+        let (frames, frame) = (self.graph.labelled_frames(), self.schedule.clips);
+        self.buffer(Buffer { what, dtype, frames, frame, lasting: true })
     }
 
     /// Between the state at hand and a slot; from no slot, the empty state at the clip's start.
     fn move_states(&mut self, segment: usize, slot: Option<usize>, keep: bool) {
         let Some(slot) = slot else { return };
-        for value in self.carried() {
-            let held = Held::Window(value);
-            let window = self.segments.held(value, segment);
+        for held in self.held() {
+            let window = self.held_window(held, segment);
             if window.is_empty() {
                 continue;
             }
-            let state = self.state(What::State, held);
-            let kept = self.state_buffer(What::Checkpoint(held, slot), held);
+            let state = self.state(What::State(held), held);
+            let kept = self.state(What::Checkpoint(held, slot), held);
             let (from, to) = if keep { (state, kept) } else { (kept, state) };
             self.copy(Places::STATES, (from, window.lo), (to, window.lo), window);
         }
     }
 
     fn copy(&mut self, place: usize, from: (BufferId, usize), to: (BufferId, usize), window: Window) {
+        self.copy_as(place, (from, window), (to, window));
+    }
+
+    /// Copies frames to others, as many.
+    fn copy_as(&mut self, place: usize, from: ((BufferId, usize), Window), to: ((BufferId, usize), Window)) {
+        let ((from, from_base), read) = from;
+        let ((to, to_base), written) = to;
         let accesses = vec![
-            Access { role: Role::Input, buffer: from.0, window, base: from.1, mode: Mode::Read },
-            Access { role: Role::Output, buffer: to.0, window, base: to.1, mode: Mode::Write },
+            Access { role: Role::Input, buffer: from, window: read, base: from_base, mode: Mode::Read },
+            Access { role: Role::Output, buffer: to, window: written, base: to_base, mode: Mode::Write },
         ];
         self.step(place, Action::Copy, None, accesses);
     }
@@ -378,28 +438,23 @@ impl<'a> Builder<'a> {
         match going {
             Going::Passing => self.carry_out(segment),
             Going::Predicting => {
-                if last {
-                    self.loss(segment);
-                }
+                self.loss(segment);
                 self.carry_out(segment);
             }
             Going::Reversing => {
-                if last {
-                    self.loss(segment);
-                }
+                self.loss(segment);
                 let mut begun = vec![false; self.graph.values.len()];
                 for id in self.graph.node_ids().rev() {
                     let node = self.graph.node(id);
                     let root = self.segments.root[node.input.0];
-                    if !node.op.in_place() && !std::mem::replace(&mut begun[root.0], true) {
-                        self.gradient_in(root, segment, self.places().backward(id.0, 0));
+                    if !self.segments.in_place[id.0] && !std::mem::replace(&mut begun[root.0], true) {
+                        self.gradient_in(root, segment, self.places().backward(id.0, Backward::In));
                     }
                     if last || !self.segments.whole[self.graph.node(id).input.0] {
                         self.backward(id, segment);
                     }
                 }
-                let place = places.end() - 1;
-                self.gradients_out(segment, place);
+                self.gradients_out(segment, places.end() - 1);
             }
         }
     }
@@ -409,10 +464,18 @@ impl<'a> Builder<'a> {
         let graph = self.graph;
         let last = segment + 1 == self.segments.count;
         let mut needed = vec![false; graph.values.len()];
-        for value in self.carried() {
-            if !last {
-                needed[value.0] = true;
+        if !last {
+            for held in self.held() {
+                match held {
+                    Held::Window(value) => needed[value.0] = true,
+                    Held::Hidden(node) | Held::Cell(node) => {
+                        needed[graph.node(node).output.0] |= going != Going::Reversing
+                    }
+                }
             }
+        }
+        if going == Going::Reversing && !self.segments.whole[graph.output.0] {
+            needed[graph.output.0] = true;
         }
         for id in graph.node_ids().rev() {
             let node = graph.node(id);
@@ -452,7 +515,8 @@ impl<'a> Builder<'a> {
             if window.is_empty() || !self.alias_needed(value, needed) {
                 continue;
             }
-            let state = self.state(What::State, Held::Window(value));
+            let held = Held::Window(value);
+            let state = self.state(What::State(held), held);
             let to = self.value(value, false, going, segment);
             self.copy(self.carry_place(going), (state, window.lo), to, window);
         }
@@ -496,15 +560,45 @@ impl<'a> Builder<'a> {
             Going::Passing => self.places().carry_out(),
             Going::Reversing | Going::Predicting => self.places().end() - 1,
         };
-        for value in self.carried() {
-            let window = self.segments.held(value, segment + 1);
+        for held in self.held() {
+            let window = self.held_window(held, segment + 1);
             if window.is_empty() {
                 continue;
             }
-            let from = self.value(value, false, going, segment);
-            let state = self.state(What::State, Held::Window(value));
+            let from = match held {
+                Held::Window(value) => self.value(value, false, going, segment),
+                Held::Hidden(_) | Held::Cell(_) if self.hands_nothing(held, segment) => continue,
+                Held::Hidden(node) => self.value(self.graph.node(node).output, false, going, segment),
+                Held::Cell(node) => self.cells(node, going, segment),
+            };
+            let state = self.state(What::State(held), held);
             self.copy(place, from, (state, window.lo), window);
         }
+    }
+
+    /// Whether a recurrent layer makes no frame in this segment, so that its state stays as it is.
+    fn hands_nothing(&self, held: Held, segment: usize) -> bool {
+        match held {
+            Held::Window(_) => false,
+            Held::Hidden(node) | Held::Cell(node) => self.made(node, segment).is_empty(),
+        }
+    }
+
+    /// The buffer of a recurrent layer's c in a segment, and the frame that lies first in it.
+    fn cells(&mut self, node: NodeId, going: Going, segment: usize) -> (BufferId, usize) {
+        let what = match going {
+            Going::Reversing => What::Cells(node),
+            Going::Passing | Going::Predicting => What::PassingCells(node),
+        };
+        let frame = self.graph.shape(self.graph.node(node).output).per_frame() * self.schedule.clips;
+        self.of_node(what, node, segment, frame)
+    }
+
+    /// A buffer with as many frames as a node makes in a segment.
+    fn of_node(&mut self, what: What, node: NodeId, segment: usize, frame: usize) -> (BufferId, usize) {
+        let frames = (0..self.segments.count).map(|s| self.made(node, s).len()).max().unwrap_or(0);
+        let buffer = self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting: false });
+        (buffer, self.made(node, segment).lo)
     }
 
     // Forward.
@@ -521,7 +615,13 @@ impl<'a> Builder<'a> {
     fn fused_relu(&self, id: NodeId) -> bool {
         let has_epilogue = match self.graph.node(id).op {
             Op::Conv3d(_) | Op::Linear(_) => true,
-            Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::Relu(_) | Op::Flatten(_) => false,
+            Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Relu(_)
+            | Op::Flatten(_)
+            | Op::Dense(_)
+            | Op::ConvLstm2d(_)
+            | Op::NormMean(_) => false,
         };
         has_epilogue && self.reader(self.graph.node(id).output).is_some_and(|op| matches!(op, Op::Relu(_)))
     }
@@ -556,7 +656,7 @@ impl<'a> Builder<'a> {
         let made = self.made(id, segment);
         match node.op {
             Op::Flatten(_) => return,
-            Op::Relu(_) => {
+            Op::Relu(_) if self.segments.in_place[id.0] => {
                 let fused = self.maker(input).is_some_and(|before| self.fused_relu(before));
                 if !fused && !made.is_empty() {
                     let (buffer, base) = self.value(output, false, going, segment);
@@ -566,7 +666,14 @@ impl<'a> Builder<'a> {
                 }
                 return;
             }
-            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::Linear(_) => {}
+            Op::NormMean(_) => return self.norm_forward(id, place, going, segment),
+            Op::Conv3d(_)
+            | Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Linear(_)
+            | Op::Dense(_)
+            | Op::ConvLstm2d(_)
+            | Op::Relu(_) => {}
         }
         let read = self.segments.reads(self.graph, id, segment);
         if read.is_empty() || made.is_empty() {
@@ -581,28 +688,149 @@ impl<'a> Builder<'a> {
             Access { role: Role::Output, buffer: y, window: made, base: y_base, mode },
         ];
         accesses.extend(self.param_accesses(id, false, read));
+        if node.op.is_recurrent() {
+            let (cells, base) = self.cells(id, going, segment);
+            accesses.push(Access { role: Role::Cells, buffer: cells, window: made, base, mode: Mode::Write });
+            accesses.extend(self.state_before(id, made));
+            if going == Going::Reversing {
+                accesses.push(self.gates(id, segment, Role::Gates, Mode::Write));
+            }
+        }
         accesses.extend(self.workspace(id, Pass::Forward, read, made));
         let relu = self.fused_relu(id) && part.last;
         self.step(place, Action::Forward { relu, part }, Some(id), accesses);
     }
 
+    /// (h, c) before the first frame of a window; nothing before the clip's first frame.
+    fn state_before(&mut self, id: NodeId, made: Window) -> Vec<Access> {
+        if made.lo == 0 {
+            return Vec::new();
+        }
+        let window = Window { lo: made.lo - 1, hi: made.lo };
+        let states = [(Role::HiddenBefore, Held::Hidden(id)), (Role::CellBefore, Held::Cell(id))];
+        states
+            .map(|(role, held)| {
+                let buffer = self.state(What::State(held), held);
+                Access { role, buffer, window, base: window.lo, mode: Mode::Read }
+            })
+            .to_vec()
+    }
+
+    /// All gates of a recurrent layer in a segment.
+    fn gates(&mut self, id: NodeId, segment: usize, role: Role, mode: Mode) -> Access {
+        let output = self.graph.node(id).output;
+        let frame = 4 * self.graph.shape(output).per_frame() * self.schedule.clips;
+        let (buffer, base) = self.of_node(What::Gates(id), id, segment, frame);
+        Access { role, buffer, window: self.made(id, segment), base, mode }
+    }
+
     fn param_accesses(&self, id: NodeId, gradients: bool, read: Window) -> Vec<Access> {
-        let params = &self.graph.node(id).params;
-        let roles = match gradients {
-            false => [Role::Weight, Role::Bias],
-            true => [Role::WeightGradient, Role::BiasGradient],
+        let node = self.graph.node(id);
+        let all: &[(Role, Role)] = match node.op {
+            Op::ConvLstm2d(_) => &[
+                (Role::Weight, Role::WeightGradient),
+                (Role::RecurrentWeight, Role::RecurrentWeightGradient),
+                (Role::Bias, Role::BiasGradient),
+            ],
+            Op::Conv3d(_)
+            | Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Relu(_)
+            | Op::Flatten(_)
+            | Op::Linear(_)
+            | Op::Dense(_)
+            | Op::NormMean(_) => &[(Role::Weight, Role::WeightGradient), (Role::Bias, Role::BiasGradient)],
         };
         let mode = if gradients { Mode::Update } else { Mode::Read };
         let mut accesses = Vec::new();
-        for (&param, role) in params.iter().zip(roles) {
+        for (&param, &(weight, gradient)) in node.params.iter().zip(all) {
             let what = if gradients { What::Gradient(param) } else { What::Weight(param) };
             if let Some(&buffer) = self.found.get(&what) {
-                let whole = self.all(role, buffer, mode);
+                let whole = self.all(if gradients { gradient } else { weight }, buffer, mode);
                 let sliced = self.slices(param) > 1;
                 accesses.push(if sliced { Access { window: read, ..whole } } else { whole });
             }
         }
         accesses
+    }
+
+    /// The share of a segment in the statistics, and the output once they are complete.
+    fn norm_forward(&mut self, id: NodeId, place: usize, going: Going, segment: usize) {
+        let node = self.graph.node(id);
+        let part = self.part(id, segment);
+        let read = self.segments.reads(self.graph, id, segment);
+        let channels = self.graph.shape(node.output).channels;
+        let frames = self.graph.shape(node.output).dims.t;
+        let frame = channels * self.schedule.clips;
+        let means = Buffer { what: What::Means(id), dtype: self.dtype, frames, frame, lasting: true };
+        let means = self.buffer(means);
+        let training = self.kind == Kind::Training;
+        let moments = training.then(|| self.flat(What::Moments(id), DType::F64, 3 * channels, true));
+        if !read.is_empty() {
+            let (x, base) = self.value(node.input, false, going, segment);
+            let mut accesses = vec![
+                Access { role: Role::Input, buffer: x, window: read, base, mode: Mode::Read },
+                Access { role: Role::Means, buffer: means, window: read, base: 0, mode: Mode::Write },
+            ];
+            let mode = if part.first { Mode::Write } else { Mode::Update };
+            accesses.extend(moments.map(|moments| self.all(Role::Moments, moments, mode)));
+            accesses.extend(self.workspace(id, Pass::Forward, read, read));
+            self.step(place, Action::Forward { relu: false, part }, Some(id), accesses);
+        }
+        if !part.last {
+            return;
+        }
+        let (y, _) = self.value(node.output, false, going, segment);
+        let mut accesses = vec![self.all(Role::Means, means, Mode::Read), self.all(Role::Output, y, Mode::Write)];
+        accesses.extend(self.param_accesses(id, false, read));
+        let mode = if training { Mode::Update } else { Mode::Read };
+        for (&param, role) in node.params.iter().skip(2).zip([Role::MovingMean, Role::MovingVariance]) {
+            if let Some(&buffer) = self.found.get(&What::Weight(param)) {
+                accesses.push(self.all(role, buffer, mode));
+            }
+        }
+        accesses.extend(moments.map(|moments| self.all(Role::Moments, moments, Mode::Read)));
+        self.step(place + 1, Action::Finish { training }, Some(id), accesses);
+    }
+
+    /// Once, the gradients of γ and β, and what the gradient of the input is made with; then, segment by segment,
+    /// that gradient.
+    fn norm_backward(&mut self, id: NodeId, segment: usize) {
+        let node = self.graph.node(id);
+        let channels = self.graph.shape(node.output).channels;
+        let coefficients = self.flat(What::Coefficients(id), self.dtype, 3 * channels, true);
+        let (dy, _) = self.value(node.output, true, Going::Reversing, segment);
+        if segment + 1 == self.segments.count {
+            let mut accesses = vec![self.all(Role::OutputGradient, dy, Mode::Read)];
+            for (role, what) in [(Role::Means, What::Means(id)), (Role::Moments, What::Moments(id))] {
+                if let Some(&buffer) = self.found.get(&what) {
+                    accesses.push(self.all(role, buffer, Mode::Read));
+                }
+            }
+            accesses.extend(self.param_accesses(id, false, Window::whole(1)));
+            accesses.extend(self.param_accesses(id, true, Window::whole(1)));
+            accesses.push(self.all(Role::Coefficients, coefficients, Mode::Write));
+            accesses.retain(|a| a.role != Role::Bias);
+            let place = self.places().backward(id.0, Backward::Weights);
+            self.step(place, Action::WeightGradient, Some(id), accesses);
+        }
+        let read = self.segments.reads(self.graph, id, segment);
+        if read.is_empty() || !self.trained[node.input.0] {
+            return;
+        }
+        let accumulate = self.gathers(node.input);
+        let (x, base) = self.value(node.input, false, Going::Reversing, segment);
+        let (dx, dx_base) = self.value(node.input, true, Going::Reversing, segment);
+        let mode = if accumulate { Mode::Update } else { Mode::Write };
+        let mut accesses = vec![
+            Access { role: Role::Input, buffer: x, window: read, base, mode: Mode::Read },
+            Access { role: Role::OutputGradient, buffer: dy, window: read, base: 0, mode: Mode::Read },
+            self.all(Role::Coefficients, coefficients, Mode::Read),
+            Access { role: Role::InputGradient, buffer: dx, window: read, base: dx_base, mode },
+        ];
+        accesses.extend(self.workspace(id, Pass::InputGradient, read, read));
+        let place = self.places().backward(id.0, Backward::Input);
+        self.step(place, Action::InputGradient { relu: false, accumulate }, Some(id), accesses);
     }
 
     fn workspace(&mut self, id: NodeId, pass: Pass, read: Window, made: Window) -> Option<Access> {
@@ -625,25 +853,47 @@ impl<'a> Builder<'a> {
         Some(self.all(Role::Workspace, buffer, Mode::Write))
     }
 
+    /// The loss of the labels that the segment makes outputs for.
     fn loss(&mut self, segment: usize) {
+        let output = self.graph.output;
+        let last = segment + 1 == self.segments.count;
+        let window = match self.maker(output) {
+            Some(maker) if !self.segments.whole[output.0] => self.made(maker, segment),
+            _ if last => self.segments.present(output, segment),
+            _ => return,
+        };
+        if window.is_empty() {
+            return;
+        }
         let going = if self.kind == Kind::Training { Going::Reversing } else { Going::Predicting };
-        let (logits, _) = self.value(self.graph.output, false, going, segment);
-        let (gradient, _) = self.value(self.graph.output, true, going, segment);
-        let losses = self.flat(What::ClipLosses, self.dtype, self.schedule.clips, true);
+        let (logits, base) = self.value(output, false, going, segment);
+        let (gradient, gradient_base) = self.value(output, true, going, segment);
         let mut accesses = vec![
-            self.all(Role::Input, logits, Mode::Read),
-            self.all(Role::InputGradient, gradient, Mode::Write),
-            self.all(Role::ClipLosses, losses, Mode::Write),
+            Access { role: Role::Input, buffer: logits, window, base, mode: Mode::Read },
+            Access { role: Role::InputGradient, buffer: gradient, window, base: gradient_base, mode: Mode::Write },
         ];
-        for (role, what) in [(Role::Labels, What::Labels), (Role::ClassWeights, What::ClassWeights)] {
-            if let Some(&buffer) = self.found.get(&what) {
-                accesses.push(self.all(role, buffer, Mode::Read));
-            }
+        for (role, what) in [(Role::Losses, What::Losses), (Role::LossWeights, What::LossWeights)] {
+            let buffer = self.per_label(what, self.dtype);
+            accesses.push(Access { role, buffer, window, base: 0, mode: Mode::Write });
+        }
+        if let Some(&labels) = self.found.get(&What::Labels) {
+            accesses.push(Access { role: Role::Labels, buffer: labels, window, base: 0, mode: Mode::Read });
+        }
+        if let Some(&weights) = self.found.get(&What::ClassWeights) {
+            accesses.push(self.all(Role::ClassWeights, weights, Mode::Read));
         }
         self.step(self.places().loss(), Action::Loss, None, accesses);
     }
 
     // Backward.
+
+    /// Whether a node is a ReLU in place whose gradient the max pooling after it takes, too.
+    fn masks_in_pool(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        matches!(node.op, Op::Relu(_))
+            && self.segments.in_place[id.0]
+            && matches!(self.reader(node.output), Some(Op::MaxPool3d(_)))
+    }
 
     /// Whether the gradient of a value is added up from several places (later segments, and this one), or from
     /// none at all.
@@ -667,7 +917,8 @@ impl<'a> Builder<'a> {
             self.step(place, Action::Clear, None, vec![access]);
         }
         if !carried.is_empty() {
-            let from = self.state(What::StateGradient, Held::Window(value));
+            let held = Held::Window(value);
+            let from = self.state(What::StateGradient(held), held);
             self.copy(place, (from, carried.lo), (gradient, base), carried);
         }
     }
@@ -680,7 +931,8 @@ impl<'a> Builder<'a> {
                 continue;
             }
             let from = self.value(value, true, Going::Reversing, segment);
-            let to = self.state(What::StateGradient, Held::Window(value));
+            let held = Held::Window(value);
+            let to = self.state(What::StateGradient(held), held);
             self.copy(place, from, (to, window.lo), window);
         }
     }
@@ -694,12 +946,12 @@ impl<'a> Builder<'a> {
             return;
         }
         let place = |step| self.places().backward(id.0, step);
-        let (weight_place, input_place) = (place(1), place(2));
+        let (inner_place, weight_place, input_place) =
+            (place(Backward::Inner), place(Backward::Weights), place(Backward::Input));
         match node.op {
             Op::Flatten(_) => return,
-            Op::Relu(_) => {
-                let masked_by_pool = matches!(self.reader(output), Some(Op::MaxPool3d(_)));
-                if !masked_by_pool {
+            Op::Relu(_) if self.segments.in_place[id.0] => {
+                if !self.masks_in_pool(id) {
                     let (y, base) = self.value(output, false, going, segment);
                     let (dy, dy_base) = self.value(output, true, going, segment);
                     let accesses = vec![
@@ -712,19 +964,30 @@ impl<'a> Builder<'a> {
                             mode: Mode::Update,
                         },
                     ];
-                    self.step(weight_place, Action::ReluGradient, Some(id), accesses);
+                    self.step(inner_place, Action::ReluGradient, Some(id), accesses);
                 }
                 return;
             }
-            Op::Conv3d(_) | Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::Linear(_) => {}
+            Op::NormMean(_) => return self.norm_backward(id, segment),
+            Op::Conv3d(_)
+            | Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Linear(_)
+            | Op::Dense(_)
+            | Op::ConvLstm2d(_)
+            | Op::Relu(_) => {}
         }
         let read = self.segments.reads(self.graph, id, segment);
         if read.is_empty() {
             return;
         }
         let (dy, dy_base) = self.value(output, true, going, segment);
-        let dy_access =
+        let mut dy_access =
             Access { role: Role::OutputGradient, buffer: dy, window: made, base: dy_base, mode: Mode::Read };
+        if node.op.is_recurrent() {
+            self.cell_gradient(id, segment, dy_access);
+            dy_access = self.gates(id, segment, Role::OutputGradient, Mode::Read);
+        }
         // The weights' gradient comes first: after it the input is dead, and the input's gradient may take
         // its bytes.
         if !node.params.is_empty() {
@@ -732,6 +995,11 @@ impl<'a> Builder<'a> {
             let mut accesses =
                 vec![Access { role: Role::Input, buffer: x, window: read, base, mode: Mode::Read }, dy_access];
             accesses.extend(self.param_accesses(id, true, read));
+            if node.op.is_recurrent() {
+                let (h, base) = self.value(output, false, going, segment);
+                accesses.push(Access { role: Role::Output, buffer: h, window: made, base, mode: Mode::Read });
+                accesses.extend(self.state_before(id, made).into_iter().filter(|a| a.role == Role::HiddenBefore));
+            }
             accesses.extend(self.workspace(id, Pass::WeightGradient, read, made));
             if !self.part(id, segment).last {
                 // A summing layer's bias is added once.
@@ -749,13 +1017,55 @@ impl<'a> Builder<'a> {
                 let (x, base) = self.value(input, false, going, segment);
                 accesses.push(Access { role: Role::Input, buffer: x, window, base, mode: Mode::Read });
             }
+            if matches!(node.op, Op::Relu(_)) {
+                let (y, base) = self.value(output, false, going, segment);
+                accesses.push(Access { role: Role::Output, buffer: y, window: made, base, mode: Mode::Read });
+            }
             let weights = self.param_accesses(id, false, read);
             accesses.extend(weights.into_iter().filter(|a| a.role == Role::Weight));
             accesses.extend(self.workspace(id, Pass::InputGradient, window, made));
             let relu = matches!(node.op, Op::MaxPool3d(_))
-                && self.maker(input).is_some_and(|before| matches!(self.graph.node(before).op, Op::Relu(_)));
+                && self.maker(input).is_some_and(|before| self.masks_in_pool(before));
             let action = Action::InputGradient { relu, accumulate };
             self.step(input_place, action, Some(id), accesses);
+        }
+    }
+
+    /// From the last frame of the segment to the first: the gradient of the gates, and of the state before.
+    fn cell_gradient(&mut self, id: NodeId, segment: usize, dy: Access) {
+        let made = self.made(id, segment);
+        let place = |step| self.places().backward(id.0, step);
+        let (into, inner, out) = (place(Backward::In), place(Backward::Inner), place(Backward::Out));
+        let end = Window { lo: made.hi - 1, hi: made.hi };
+        let total = self.graph.shape(self.graph.node(id).output).dims.t;
+        let mut accesses = vec![dy];
+        for (role, held) in [(Role::HiddenGradient, Held::Hidden(id)), (Role::CellGradient, Held::Cell(id))] {
+            let handed = self.state(What::Handed(held), held);
+            if made.hi < total {
+                let later = self.state(What::StateGradient(held), held);
+                self.copy(into, (later, end.lo), (handed, end.lo), end);
+            } else {
+                let access =
+                    Access { role: Role::Output, buffer: handed, window: end, base: end.lo, mode: Mode::Write };
+                self.step(into, Action::Clear, None, vec![access]);
+            }
+            accesses.push(Access { role, buffer: handed, window: end, base: end.lo, mode: Mode::Update });
+        }
+        let (cells, base) = self.cells(id, Going::Reversing, segment);
+        accesses.push(Access { role: Role::Cells, buffer: cells, window: made, base, mode: Mode::Read });
+        accesses.extend(self.state_before(id, made).into_iter().filter(|a| a.role == Role::CellBefore));
+        accesses.push(self.gates(id, segment, Role::Gates, Mode::Update));
+        let weights = self.param_accesses(id, false, made);
+        accesses.extend(weights.into_iter().filter(|a| a.role == Role::RecurrentWeight));
+        accesses.extend(self.workspace(id, Pass::State, made, made));
+        self.step(inner, Action::CellGradient, Some(id), accesses);
+        if made.lo > 0 {
+            let before = Window { lo: made.lo - 1, hi: made.lo };
+            for held in [Held::Hidden(id), Held::Cell(id)] {
+                let handed = self.state(What::Handed(held), held);
+                let earlier = self.state(What::StateGradient(held), held);
+                self.copy_as(out, ((handed, end.lo), end), ((earlier, before.lo), before));
+            }
         }
     }
 

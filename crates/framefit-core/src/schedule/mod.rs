@@ -20,6 +20,10 @@ pub struct BufferId(pub usize);
 pub enum Held {
     /// The frames of a value that later segments still read.
     Window(ValueId),
+    /// h of a recurrent layer: its last output.
+    Hidden(NodeId),
+    /// c of a recurrent layer.
+    Cell(NodeId),
 }
 
 /// What a buffer holds.
@@ -37,10 +41,26 @@ pub enum What {
     ClassWeights,
     /// `[T,N,H,W,C]`, pixels as decoded.
     Frames,
-    /// `[N]`, class indices.
+    /// `[N]` or `[T',N]`, class indices.
     Labels,
-    /// `[N]`, the loss of each clip.
-    ClipLosses,
+    /// `[N]` or `[T',N]`, the loss of each label.
+    Losses,
+    /// `[N]` or `[T',N]`, the weight of each label in the mean loss.
+    LossWeights,
+    /// Activated gates of a recurrent layer, in backward their gradients before activation.
+    Gates(NodeId),
+    /// c of a recurrent layer in a segment whose backward follows.
+    Cells(NodeId),
+    /// c of a recurrent layer in a segment that is only passed through.
+    PassingCells(NodeId),
+    /// The gradient of h or c on its way from frame to frame.
+    Handed(Held),
+    /// The mean of every frame, of a layer that normalises them.
+    Means(NodeId),
+    /// Count, mean and squared deviations of each channel over the clip.
+    Moments(NodeId),
+    /// What makes the gradient of a normalised mean an affine function of the frame.
+    Coefficients(NodeId),
     /// A value of the graph: all of it, or its window in the segment whose backward follows.
     Value(ValueId),
     /// The window of a value in a segment that is only passed through, on the way to a later one.
@@ -66,7 +86,15 @@ impl What {
             }
             What::Frames
             | What::Labels
-            | What::ClipLosses
+            | What::Losses
+            | What::LossWeights
+            | What::Gates(_)
+            | What::Cells(_)
+            | What::PassingCells(_)
+            | What::Handed(_)
+            | What::Means(_)
+            | What::Moments(_)
+            | What::Coefficients(_)
             | What::Value(_)
             | What::Passing(_)
             | What::ValueGradient(_)
@@ -114,8 +142,10 @@ pub enum Role {
     Labels,
     /// Weight of each class.
     ClassWeights,
-    /// Loss of each clip.
-    ClipLosses,
+    /// Loss of each label.
+    Losses,
+    /// Weight of each label.
+    LossWeights,
     /// x.
     Input,
     /// y.
@@ -132,6 +162,32 @@ pub enum Role {
     WeightGradient,
     /// The gradient of the bias.
     BiasGradient,
+    /// The weight that meets the state.
+    RecurrentWeight,
+    /// Its gradient.
+    RecurrentWeightGradient,
+    /// Gates.
+    Gates,
+    /// c of the segment's frames.
+    Cells,
+    /// h before the segment.
+    HiddenBefore,
+    /// c before the segment.
+    CellBefore,
+    /// Gradient of h, handed from frame to frame.
+    HiddenGradient,
+    /// Gradient of c, handed from frame to frame.
+    CellGradient,
+    /// Means of frames.
+    Means,
+    /// Moments of channels.
+    Moments,
+    /// Coefficients of a gradient.
+    Coefficients,
+    /// Moving mean.
+    MovingMean,
+    /// Moving variance.
+    MovingVariance,
     /// The optimizer's first moment.
     FirstMoment,
     /// The optimizer's second moment.
@@ -200,6 +256,13 @@ pub enum Action {
     Loss,
     /// The host reads the logits and the losses.
     Report,
+    /// The output of a layer that took its share of every frame, once the clip is over.
+    Finish {
+        /// Whether the statistics are the clips' own, and move the moving ones.
+        training: bool,
+    },
+    /// From the gradient of a recurrent layer's output to that of its gates, frame by frame backwards.
+    CellGradient,
     /// Gradient of a ReLU's input from that of its output, in place.
     ReluGradient,
     /// Gradient of a layer's input.
@@ -246,6 +309,8 @@ impl Step {
             Action::Forward { .. } => format!("{name}, forward"),
             Action::Loss => "the loss".to_owned(),
             Action::Report => "reading the losses".to_owned(),
+            Action::Finish { .. } => format!("{name}, forward"),
+            Action::CellGradient => format!("{name}, gradient of its gates"),
             Action::ReluGradient => format!("{name}, backward"),
             Action::InputGradient { .. } => format!("{name}, gradient of its input"),
             Action::WeightGradient => format!("{name}, gradient of its weights"),

@@ -1,13 +1,16 @@
 //! From a layer to the kernels that compute it: their shapes, their rows, their scratch.
 
 use super::Element;
-use framefit_core::ops::{Conv3d, Linear, MaxPool3d};
+use framefit_core::ops::{Conv3d, ConvLstm2d, Dense, GateFunction, Linear, MaxPool3d, StateFunction};
 use framefit_core::schedule::{KernelRequest, Pass, Workspaces};
 use framefit_core::{DType, Op, Shape, axes};
+use framefit_kernels::activation::Activation;
 use framefit_kernels::conv::{ConvShape, Dims3, Window};
 use framefit_kernels::linear::LinearShape;
 use framefit_kernels::mean::MeanShape;
+use framefit_kernels::norm::ChannelShape;
 use framefit_kernels::pooling::PoolShape;
+use framefit_kernels::recurrent::{CellActivations, CellShape};
 use framefit_kernels::{Isa, choose};
 
 /// Which rows of the kernel tables are used, and on how many threads.
@@ -84,6 +87,84 @@ impl Layer<'_> {
         }
     }
 
+    /// The convolution of the frames, one by one or all of a window, to the gates.
+    pub(super) fn gates(&self, op: &ConvLstm2d) -> ConvShape {
+        ConvShape {
+            clips: self.clips,
+            channels: op.in_channels,
+            out_channels: op.gates(),
+            groups: 1,
+            input: dims(self.input.dims),
+            output: Dims3 { t: self.input.dims.t, ..dims(self.output.dims) },
+            kernel: dims(op.kernel),
+            stride: dims(op.stride),
+            padding: dims(op.padding),
+            dilation: Dims3::cube(1),
+            x: window(self.read),
+            y: window(self.made),
+        }
+    }
+
+    /// The convolution of the states `h` to the gates of the frames after them: frame t of the gates reads
+    /// frame t of h, which is the state before it.
+    pub(super) fn recurrence(&self, op: &ConvLstm2d, frames: usize) -> ConvShape {
+        let extents = Dims3 { t: frames, ..dims(self.output.dims) };
+        ConvShape {
+            clips: self.clips,
+            channels: op.filters,
+            out_channels: op.gates(),
+            groups: 1,
+            input: extents,
+            output: extents,
+            kernel: dims(op.kernel),
+            stride: Dims3::cube(1),
+            padding: dims(op.recurrent_padding()),
+            dilation: Dims3::cube(1),
+            x: Window { lo: 0, hi: frames },
+            y: Window { lo: 0, hi: frames },
+        }
+    }
+
+    /// One frame of the same window.
+    pub(super) fn frame(&self, t: usize) -> Layer<'_> {
+        let one = axes::Window { lo: t, hi: t + 1 };
+        Layer { clips: self.clips, input: self.input, output: self.output, read: one, made: one }
+    }
+
+    /// The pointwise part of a recurrent layer for one frame.
+    pub(super) fn cell(&self, op: &ConvLstm2d) -> CellShape {
+        CellShape { positions: self.clips * self.output.dims.h * self.output.dims.w, units: op.filters }
+    }
+
+    /// The same matrix at every position of the window: a convolution with one tap.
+    pub(super) fn dense(&self, op: &Dense) -> ConvShape {
+        ConvShape {
+            clips: self.clips,
+            channels: op.in_channels,
+            out_channels: op.units,
+            groups: 1,
+            input: dims(self.input.dims),
+            output: dims(self.output.dims),
+            kernel: Dims3::cube(1),
+            stride: Dims3::cube(1),
+            padding: Dims3::cube(0),
+            dilation: Dims3::cube(1),
+            x: window(self.read),
+            y: window(self.made),
+        }
+    }
+
+    /// The mean of one frame.
+    pub(super) fn frame_mean(&self) -> MeanShape {
+        MeanShape { frames: 1, ..self.mean() }
+    }
+
+    /// Channels over the window.
+    pub(super) fn channels(&self) -> ChannelShape {
+        let positions = self.input.dims.h * self.input.dims.w;
+        ChannelShape { rows: self.read.len() * self.clips * positions, channels: self.input.channels }
+    }
+
     pub(super) fn linear(&self, op: &Linear) -> LinearShape {
         LinearShape {
             clips: self.clips,
@@ -91,6 +172,20 @@ impl Layer<'_> {
             features: self.input.per_frame(),
             out_features: op.out_features,
         }
+    }
+}
+
+pub(super) fn cell_activations(op: &ConvLstm2d) -> CellActivations {
+    CellActivations {
+        state: match op.activation {
+            StateFunction::Tanh => Activation::Tanh,
+            StateFunction::Relu => Activation::Relu,
+        },
+        gate: match op.recurrent_activation {
+            GateFunction::Sigmoid => Activation::Sigmoid,
+            GateFunction::HardSigmoid => Activation::HardSigmoid,
+            GateFunction::HardSigmoidKeras2 => Activation::HardSigmoidKeras2,
+        },
     }
 }
 
@@ -122,9 +217,41 @@ impl Kernels {
             (Op::Linear(op), Pass::Forward) => scratch!(layer.linear(op), linear_forward),
             (Op::Linear(op), Pass::InputGradient) => scratch!(layer.linear(op), linear_input_gradient),
             (Op::Linear(op), Pass::WeightGradient) => scratch!(layer.linear(op), linear_weight_gradient),
-            (Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_), Pass::WeightGradient) | (Op::Relu(_) | Op::Flatten(_), _) => 0,
+            (Op::Dense(op), Pass::Forward) => scratch!(layer.dense(op), conv_forward),
+            (Op::Dense(op), Pass::InputGradient) => scratch!(layer.dense(op), conv_input_gradient),
+            (Op::Dense(op), Pass::WeightGradient) => scratch!(layer.dense(op), conv_weight_gradient),
+            (Op::ConvLstm2d(op), Pass::Forward) => {
+                // A frame's gates where they are not kept, the state's share of them, and the convolutions'.
+                let of_x = scratch!(layer.frame(request.made.lo).gates(op), conv_forward);
+                let of_h = scratch!(layer.recurrence(op, 1), conv_forward);
+                2 * aligned::<E>(4 * layer.cell(op).len()) + of_x.max(of_h)
+            }
+            (Op::ConvLstm2d(op), Pass::State) => {
+                let of_h = scratch!(layer.recurrence(op, 1), conv_input_gradient);
+                aligned::<E>(layer.cell(op).len()) + of_h
+            }
+            (Op::ConvLstm2d(op), Pass::InputGradient) => scratch!(layer.gates(op), conv_input_gradient),
+            (Op::ConvLstm2d(op), Pass::WeightGradient) => {
+                let of_x = scratch!(layer.gates(op), conv_weight_gradient);
+                let of_one = scratch!(layer.recurrence(op, 1), conv_weight_gradient);
+                let rest = request.made.len().max(2) - 1;
+                of_x.max(of_one).max(scratch!(layer.recurrence(op, rest), conv_weight_gradient))
+            }
+            (Op::NormMean(_), Pass::Forward) => {
+                let means = scratch!(layer.frame_mean(), mean_forward);
+                means.max(scratch!(layer.channels(), channel_moments))
+            }
+            (Op::NormMean(_), Pass::InputGradient) => layer.input.channels,
+            (Op::Relu(_) | Op::Flatten(_), _)
+            | (Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::NormMean(_), Pass::WeightGradient | Pass::State)
+            | (Op::Conv3d(_) | Op::Linear(_) | Op::Dense(_), Pass::State) => 0,
         }
     }
+}
+
+/// Elements rounded up to a cache line.
+pub(super) fn aligned<E>(elements: usize) -> usize {
+    elements.next_multiple_of(64 / size_of::<E>())
 }
 
 impl Workspaces for Kernels {

@@ -4,6 +4,8 @@
 //! lie in the arena, and the plan says where.
 
 mod kernels;
+mod norm;
+mod recurrent;
 mod run;
 
 pub use kernels::Kernels;
@@ -113,11 +115,16 @@ impl Tensor {
     }
 }
 
+/// The label of a frame that has none: it counts in no loss.
+pub const IGNORED: u32 = u32::MAX;
+
 /// What a micro-batch left behind.
 pub struct Outcome<'a, E> {
-    /// `[N]`, each clip's loss times its class weight.
+    /// `[N]` or `[T',N]`, each label's loss times its class weight.
     pub losses: &'a [E],
-    /// `[N,K]`.
+    /// `[N]` or `[T',N]`, each label's class weight; 0 where there is none.
+    pub weights: &'a [E],
+    /// `[N,K]` or `[T',N,K]`.
     pub logits: &'a [E],
 }
 
@@ -125,7 +132,7 @@ pub struct Outcome<'a, E> {
 pub struct Slots<'a> {
     /// `[T,N,H,W,C]`
     pub frames: &'a mut [u8],
-    /// `[N]`, class indices.
+    /// `[N]` or `[T',N]`, class indices, or [`IGNORED`].
     pub labels: &'a mut [u32],
 }
 
@@ -349,9 +356,7 @@ impl<E: Element> Engine<E> {
 
     fn outcome(&mut self, at: usize) -> Result<Outcome<'_, E>, EngineError> {
         let placed = &self.schedules[at].2;
-        let (losses, logits) =
-            run::outcome::<E>(placed, &mut self.arena).ok_or_else(|| step_error("reading the losses"))?;
-        Ok(Outcome { losses, logits })
+        run::outcome::<E>(placed, &mut self.arena).ok_or_else(|| step_error("reading the losses"))
     }
 }
 

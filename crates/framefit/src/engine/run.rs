@@ -3,15 +3,17 @@
 //! `None` everywhere here means that ranges and kernel do not fit each other.
 
 use super::kernels::{Kernels, Layer};
-use super::{Element, Numbers, Slots};
+use super::{Element, Numbers, Outcome, Slots};
 use framefit_core::plan::Placed;
 use framefit_core::schedule::{Access, Action, Part, Role, Step};
 use framefit_core::{Graph, Op};
-use framefit_kernels::activation::{ReluBackwardArgs, ReluForwardArgs};
+use framefit_kernels::activation::{
+    Activation, ActivationBackwardArgs, ActivationForwardArgs, ReluBackwardArgs, ReluForwardArgs,
+};
 use framefit_kernels::conv::{ConvForwardArgs, ConvInputGradientArgs, ConvWeightGradientArgs};
 use framefit_kernels::frames::{FramesNormalizeArgs, FramesShape};
 use framefit_kernels::linear::{LinearForwardArgs, LinearInputGradientArgs, LinearWeightGradientArgs};
-use framefit_kernels::loss::{CrossEntropyArgs, LossShape};
+use framefit_kernels::loss::{LossShape, SoftmaxCrossEntropyArgs};
 use framefit_kernels::mean::{MeanBackwardArgs, MeanForwardArgs};
 use framefit_kernels::optimizer::AdamArgs;
 use framefit_kernels::pooling::{MaxPoolBackwardArgs, MaxPoolForwardArgs};
@@ -28,7 +30,7 @@ pub(super) struct Call<'a, E> {
     pub(super) numbers: Numbers,
 }
 
-fn range(placed: &Placed, access: &Access) -> Option<Range<usize>> {
+pub(super) fn range(placed: &Placed, access: &Access) -> Option<Range<usize>> {
     let buffer = placed.schedule.buffers.get(access.buffer.0)?;
     let frame = buffer.frame * buffer.dtype.bytes();
     let lo = placed.offsets.get(access.buffer.0)? + access.window.lo.checked_sub(access.base)? * frame;
@@ -36,7 +38,7 @@ fn range(placed: &Placed, access: &Access) -> Option<Range<usize>> {
 }
 
 /// The bytes of each role, disjoint; empty for a role that the step does not have.
-fn bytes<'a, const N: usize>(
+pub(super) fn bytes<'a, const N: usize>(
     placed: &Placed,
     step: &Step,
     roles: [Role; N],
@@ -51,11 +53,11 @@ fn bytes<'a, const N: usize>(
     arena.bytes_mut().get_disjoint_mut(ranges).ok()
 }
 
-fn cast<T: bytemuck::Pod>(bytes: &mut [u8]) -> Option<&mut [T]> {
+pub(super) fn cast<T: bytemuck::Pod>(bytes: &mut [u8]) -> Option<&mut [T]> {
     bytemuck::try_cast_slice_mut(bytes).ok()
 }
 
-fn elements<'a, E: Element, const N: usize>(
+pub(super) fn elements<'a, E: Element, const N: usize>(
     placed: &Placed,
     step: &Step,
     roles: [Role; N],
@@ -69,7 +71,7 @@ fn elements<'a, E: Element, const N: usize>(
     Some(all)
 }
 
-fn present<E>(slice: &mut [E]) -> Option<&mut [E]> {
+pub(super) fn present<E>(slice: &mut [E]) -> Option<&mut [E]> {
     Some(slice).filter(|s| !s.is_empty())
 }
 
@@ -83,10 +85,11 @@ pub(super) fn slots<'a>(placed: &Placed, arena: &'a mut Arena) -> Option<Slots<'
     Some(Slots { frames, labels: cast(labels)? })
 }
 
-pub(super) fn outcome<'a, E: Element>(placed: &Placed, arena: &'a mut Arena) -> Option<(&'a [E], &'a [E])> {
+pub(super) fn outcome<'a, E: Element>(placed: &Placed, arena: &'a mut Arena) -> Option<Outcome<'a, E>> {
     let step = micro_step(placed, Action::Report)?;
-    let [losses, logits] = elements(placed, step, [Role::ClipLosses, Role::Input], arena)?;
-    Some((losses, logits))
+    let roles = [Role::Losses, Role::LossWeights, Role::Input];
+    let [losses, weights, logits] = elements(placed, step, roles, arena)?;
+    Some(Outcome { losses, weights, logits })
 }
 
 impl<E: Element> Call<'_, E> {
@@ -94,6 +97,8 @@ impl<E: Element> Call<'_, E> {
         match step.action {
             Action::Load | Action::Report => Some(()),
             Action::Normalise => self.normalise(step, arena),
+            Action::Finish { training } => self.norm_finish(step, training, arena),
+            Action::CellGradient => self.cell_gradient(step, arena),
             Action::Forward { relu, part } => self.forward(step, relu, part, arena),
             Action::Loss => self.loss(step, arena),
             Action::ReluGradient => {
@@ -135,16 +140,21 @@ impl<E: Element> Call<'_, E> {
     }
 
     fn loss(&self, step: &Step, arena: &mut Arena) -> Option<()> {
-        let roles = [Role::Input, Role::Labels, Role::ClassWeights, Role::ClipLosses, Role::InputGradient];
-        let [logits, labels, weights, losses, dlogits] = bytes(self.placed, step, roles, arena)?;
-        let shape = LossShape { clips: self.placed.schedule.clips, classes: self.graph.classes() };
-        let row = choose(E::cross_entropy(), self.kernels.isa, &shape);
-        let args = CrossEntropyArgs {
+        let roles =
+            [Role::Input, Role::Labels, Role::ClassWeights, Role::Losses, Role::LossWeights, Role::InputGradient];
+        let [logits, labels, class_weights, losses, weights, dlogits] = bytes(self.placed, step, roles, arena)?;
+        let labels: &[u32] = cast(labels)?;
+        let shape = LossShape { clips: labels.len(), classes: self.graph.classes() };
+        let row = choose(E::softmax_cross_entropy(), self.kernels.isa, &shape);
+        let args = SoftmaxCrossEntropyArgs {
             logits: cast(logits)?,
-            labels: cast(labels)?,
-            class_weights: Some(cast(weights)?),
+            labels,
+            ignored: Some(super::IGNORED),
+            class_weights: Some(cast(class_weights)?),
+            smoothing: 0.0,
             scale: E::from_f64(self.numbers.scale),
             losses: cast(losses)?,
+            weights: cast(weights)?,
             dlogits: cast(dlogits)?,
         };
         (row.run)(&shape, args, self.pool);
@@ -152,7 +162,7 @@ impl<E: Element> Call<'_, E> {
     }
 
     /// The op of the step's layer, and the layer at work on these windows.
-    fn layer(&self, step: &Step, x: Role, y: Role) -> Option<(&Op, Layer<'_>)> {
+    pub(super) fn layer(&self, step: &Step, x: Role, y: Role) -> Option<(&Op, Layer<'_>)> {
         let node = self.graph.node(step.node?);
         let (input, output) = (self.graph.shape(node.input), self.graph.shape(node.output));
         let layer = Layer {
@@ -166,10 +176,16 @@ impl<E: Element> Call<'_, E> {
     }
 
     fn forward(&self, step: &Step, relu: bool, part: Part, arena: &mut Arena) -> Option<()> {
+        match self.graph.node(step.node?).op {
+            Op::ConvLstm2d(_) => return self.conv_lstm_forward(step, arena),
+            Op::NormMean(_) => return self.norm_forward(step, part, arena),
+            _ => {}
+        }
         let roles = [Role::Input, Role::Weight, Role::Bias, Role::Output, Role::Workspace];
         let [x, w, bias, y, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
         let isa = self.kernels.isa;
-        if let Op::Relu(_) = self.graph.node(step.node?).op {
+        if step.access(Role::Input).is_none() {
+            // A ReLU in place.
             let row = choose(E::relu_forward(), isa, &y.len());
             let len = y.len();
             (row.run)(&len, ReluForwardArgs { y }, self.pool);
@@ -202,12 +218,35 @@ impl<E: Element> Call<'_, E> {
                 let args = LinearForwardArgs { x, w, bias, relu, accumulate, y, scratch };
                 (row.run)(&shape, args, self.pool);
             }
-            Op::Relu(_) | Op::Flatten(_) => {}
+            Op::Dense(op) => {
+                let shape = layer.dense(op);
+                let row = choose(E::conv_forward(), isa, &shape);
+                (row.run)(&shape, ConvForwardArgs { x, w, bias, relu, y, scratch }, self.pool);
+            }
+            Op::Relu(_) => {
+                let row = choose(E::activation_forward(), isa, &y.len());
+                let len = y.len();
+                let args = ActivationForwardArgs { activation: Activation::Relu, x: Some(x), y };
+                (row.run)(&len, args, self.pool);
+            }
+            Op::Flatten(_) | Op::ConvLstm2d(_) | Op::NormMean(_) => {}
         }
         Some(())
     }
 
     fn input_gradient(&self, step: &Step, relu: bool, accumulate: bool, arena: &mut Arena) -> Option<()> {
+        if let Op::NormMean(_) = self.graph.node(step.node?).op {
+            return self.norm_input_gradient(step, accumulate, arena);
+        }
+        if let Op::Relu(_) = self.graph.node(step.node?).op {
+            let roles = [Role::Output, Role::OutputGradient, Role::InputGradient];
+            let [y, dy, dx] = elements::<E, 3>(self.placed, step, roles, arena)?;
+            let row = choose(E::activation_backward(), self.kernels.isa, &dx.len());
+            let len = dx.len();
+            let args = ActivationBackwardArgs { activation: Activation::Relu, x: &[], y, dy: Some(dy), accumulate, dx };
+            (row.run)(&len, args, self.pool);
+            return Some(());
+        }
         let roles = [Role::Input, Role::OutputGradient, Role::Weight, Role::InputGradient, Role::Workspace];
         let [x, dy, w, dx, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
         let isa = self.kernels.isa;
@@ -234,12 +273,27 @@ impl<E: Element> Call<'_, E> {
                 let row = choose(E::linear_input_gradient(), isa, &shape);
                 (row.run)(&shape, LinearInputGradientArgs { dy, w, dx, accumulate, scratch }, self.pool);
             }
-            Op::Relu(_) | Op::Flatten(_) => {}
+            Op::Dense(op) => {
+                let shape = layer.dense(op);
+                let row = choose(E::conv_input_gradient(), isa, &shape);
+                (row.run)(&shape, ConvInputGradientArgs { dy, w, dx, accumulate, scratch }, self.pool);
+            }
+            Op::ConvLstm2d(op) => {
+                let shape = layer.gates(op);
+                let row = choose(E::conv_input_gradient(), isa, &shape);
+                (row.run)(&shape, ConvInputGradientArgs { dy, w, dx, accumulate, scratch }, self.pool);
+            }
+            Op::Relu(_) | Op::Flatten(_) | Op::NormMean(_) => {}
         }
         Some(())
     }
 
     fn weight_gradient(&self, step: &Step, arena: &mut Arena) -> Option<()> {
+        match self.graph.node(step.node?).op {
+            Op::ConvLstm2d(_) => return self.conv_lstm_weight_gradient(step, arena),
+            Op::NormMean(_) => return self.norm_weight_gradient(step, arena),
+            _ => {}
+        }
         let roles = [Role::Input, Role::OutputGradient, Role::WeightGradient, Role::BiasGradient, Role::Workspace];
         let [x, dy, dw, db, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
         let db = present(db);
@@ -256,7 +310,17 @@ impl<E: Element> Call<'_, E> {
                 let row = choose(E::linear_weight_gradient(), isa, &shape);
                 (row.run)(&shape, LinearWeightGradientArgs { x, dy, dw, db, scratch }, self.pool);
             }
-            Op::MaxPool3d(_) | Op::GlobalAvgPool3d(_) | Op::Relu(_) | Op::Flatten(_) => {}
+            Op::Dense(op) => {
+                let shape = layer.dense(op);
+                let row = choose(E::conv_weight_gradient(), isa, &shape);
+                (row.run)(&shape, ConvWeightGradientArgs { x, dy, dw, db, scratch }, self.pool);
+            }
+            Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Relu(_)
+            | Op::Flatten(_)
+            | Op::ConvLstm2d(_)
+            | Op::NormMean(_) => {}
         }
         Some(())
     }

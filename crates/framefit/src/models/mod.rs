@@ -123,8 +123,8 @@ impl ModelSpec {
     }
 }
 
-/// Fills every parameter as PyTorch initialises it. The values depend on the seed alone, not on how they are
-/// stored.
+/// Fills every parameter as its framework initialises it. The values depend on the seed alone, not on how they
+/// are stored.
 ///
 /// # Errors
 /// When the engine's plan does not hold the model's parameters.
@@ -132,16 +132,48 @@ pub fn initialise<E: Element>(engine: &mut Engine<E>, seed: u64) -> Result<(), E
     for index in 0..engine.graph().params.len() {
         let param = engine.graph().params[index].clone();
         let mut random = SplitMix64::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index as u64);
-        let Initial::Uniform { fan_in } = param.initial;
-        let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
         let weight = engine.tensor_mut(Tensor::Weight(ParamId(index)))?;
-        param.stored.each(0, param.len(), |_, stored| {
+        let orthogonal = match param.initial {
+            Initial::Orthogonal { columns } => orthonormal(param.len() / columns.max(1), columns, &mut random),
+            _ => Vec::new(),
+        };
+        param.stored.each(0, param.len(), |user, stored| {
+            let mut uniform = |bound: f64| (2.0 * random.unit() - 1.0) * bound;
+            let value = match param.initial {
+                Initial::Uniform { fan_in } => uniform(1.0 / (fan_in.max(1) as f64).sqrt()),
+                Initial::GlorotUniform { fan_in, fan_out } => uniform((6.0 / (fan_in + fan_out).max(1) as f64).sqrt()),
+                Initial::Orthogonal { .. } => orthogonal.get(user).copied().unwrap_or(0.0),
+                Initial::Zeros => 0.0,
+                Initial::Ones => 1.0,
+                Initial::OnesWithin { from, to } => f64::from(u8::from((from..to).contains(&user))),
+            };
             if let Some(slot) = weight.get_mut(stored) {
-                *slot = E::from_f64((2.0 * random.unit() - 1.0) * bound);
+                *slot = E::from_f64(value);
             }
         });
     }
     Ok(())
+}
+
+/// `[rows,columns]` whose rows or columns, whichever are fewer, are orthonormal: normal draws, orthonormalised
+/// one after the other (modified Gram-Schmidt, twice).
+fn orthonormal(rows: usize, columns: usize, random: &mut SplitMix64) -> Vec<f64> {
+    let (count, length) = (rows.min(columns), rows.max(columns));
+    let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut vector: Vec<f64> = (0..length).map(|_| random.normal()).collect();
+        for _ in 0..2 {
+            for other in &vectors {
+                let dot: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
+                vector.iter_mut().zip(other).for_each(|(v, o)| *v -= dot * o);
+            }
+        }
+        let norm = vector.iter().map(|v| v * v).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+        vector.iter_mut().for_each(|v| *v /= norm);
+        vectors.push(vector);
+    }
+    let at = |row: usize, column: usize| if rows >= columns { vectors[column][row] } else { vectors[row][column] };
+    (0..rows * columns).map(|i| at(i / columns, i % columns)).collect()
 }
 
 #[cfg(test)]
@@ -182,6 +214,27 @@ mod tests {
         );
         let by_hand = (32 * 3 * 27 + 32) + (64 * 32 * 27 + 64) + (512 * 64 + 512) + (20 * 512 + 20);
         assert_eq!(graph.param_count(), by_hand);
+    }
+
+    #[test]
+    fn orthonormal_matrices_are() {
+        for (rows, columns) in [(9, 4), (4, 9), (5, 5), (1, 3)] {
+            let matrix = orthonormal(rows, columns, &mut SplitMix64::new(3));
+            let count = rows.min(columns);
+            let dot = |i: usize, j: usize| -> f64 {
+                (0..rows.max(columns))
+                    .map(|k| match rows >= columns {
+                        true => matrix[k * columns + i] * matrix[k * columns + j],
+                        false => matrix[i * columns + k] * matrix[j * columns + k],
+                    })
+                    .sum()
+            };
+            for i in 0..count {
+                for j in 0..count {
+                    assert!((dot(i, j) - f64::from(u8::from(i == j))).abs() < 1e-12);
+                }
+            }
+        }
     }
 
     #[test]

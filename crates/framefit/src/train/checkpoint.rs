@@ -61,8 +61,10 @@ fn entries<'a>(
     prefix: &str,
     tensor: impl Fn(ParamId) -> Tensor,
 ) -> Result<Vec<Entry<'a>>, TrainError> {
+    let all = tensor(ParamId(0)) == Tensor::Weight(ParamId(0));
     let params = engine.graph().params.iter().enumerate();
     params
+        .filter(|(_, param)| all || param.trained)
         .map(|(index, param)| {
             let data = engine.tensor(tensor(ParamId(index)))?;
             let name = format!("{prefix}{}", param.name);
@@ -165,7 +167,8 @@ impl Checkpoint {
         tensor: impl Fn(ParamId) -> Tensor,
     ) -> Result<(), TrainError> {
         let params = engine.graph().params.clone();
-        for (index, param) in params.iter().enumerate() {
+        let all = tensor(ParamId(0)) == Tensor::Weight(ParamId(0));
+        for (index, param) in params.iter().enumerate().filter(|(_, param)| all || param.trained) {
             let to = engine.tensor_mut(tensor(ParamId(index)))?;
             self.file.read(&format!("{prefix}{}", param.name), &param.dims, &param.stored, to)?;
         }
