@@ -6,12 +6,12 @@ use framefit::kernels::Isa;
 use framefit::models::Family;
 use std::path::PathBuf;
 
-/// Train video models on whole clips inside the memory you have.
+/// Train video models on whole clips inside the memory you have
 #[derive(Debug, Parser)]
 #[command(
     name = "framefit",
+    bin_name = "framefit",
     version,
-    about,
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true
@@ -38,6 +38,8 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "framefit train [OPTIONS] <MANIFEST> [MANIFEST]\n       \
+                            framefit train --resume <FOLDER> [OPTIONS] [MANIFEST]...")]
 pub struct TrainArgs {
     /// CSV with the columns video,label[,start_frame,end_frame][,split]; or two: training, validation
     #[arg(required_unless_present = "resume", num_args = 1..=2, value_name = "MANIFEST")]
@@ -50,6 +52,8 @@ pub struct TrainArgs {
     pub training: TrainingArgs,
     #[command(flatten)]
     pub resources: ResourceArgs,
+    #[command(flatten)]
+    pub keeping: KeepingArgs,
     /// Folder for weights and logs [default: runs/<name of the manifest's folder>-<number>]
     #[arg(long, value_name = "FOLDER", help_heading = "Run")]
     pub out: Option<PathBuf>,
@@ -64,39 +68,41 @@ pub struct TrainArgs {
         ]
     )]
     pub resume: Option<PathBuf>,
-    /// Results as one JSON object per epoch
+    /// Results as one JSON object per epoch, and one at the end
     #[arg(long, help_heading = "Run")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub clip: ClipArgs,
-    /// Clips of one optimizer step
-    #[arg(long, value_name = "CLIPS", default_value_t = 1)]
-    pub batch: usize,
-    #[command(flatten)]
-    pub resources: ResourceArgs,
     /// Show every row of the ledger
     #[arg(long)]
     pub all: bool,
     /// Everything as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct SummaryArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
     pub clip: ClipArgs,
+    /// Clips of one optimizer step
+    #[arg(long, value_name = "CLIPS", default_value_t = 1, help_heading = "Training")]
+    pub batch: usize,
+    #[command(flatten)]
+    pub resources: ResourceArgs,
+    #[command(flatten)]
+    pub keeping: PlannedKeepingArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SummaryArgs {
     /// Everything as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub clip: ClipArgs,
 }
 
 #[derive(Debug, Args)]
@@ -108,16 +114,16 @@ pub struct EvalArgs {
     #[arg(num_args = 0..=2, value_name = "MANIFEST")]
     pub manifests: Vec<PathBuf>,
     /// Which clips [default: validation where there are any, else all]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "WHICH")]
     pub split: Option<SplitArg>,
     /// Clips at a time
     #[arg(long, value_name = "CLIPS", default_value_t = 8)]
     pub batch: usize,
-    #[command(flatten)]
-    pub resources: ResourceArgs,
     /// Results as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub resources: InferenceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -131,39 +137,47 @@ pub struct PredictArgs {
     /// Clips at a time
     #[arg(long, value_name = "CLIPS", default_value_t = 8)]
     pub batch: usize,
-    #[command(flatten)]
-    pub resources: ResourceArgs,
     /// Results as one JSON object per clip, with the probability of every class
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub resources: InferenceArgs,
 }
 
+/// The model is described by --clip and --size; all that says more about it has no meaning without them.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "With --clip and --size, the message is compared with the tensors of the model that these options \
+                  describe; without them, it is only read.",
+    mut_args(|arg| match arg.get_id().as_str() {
+        "log" | "json" | "clip" | "size" => arg,
+        _ => arg.requires("clip"),
+    })
+)]
 pub struct ExplainArgs {
     /// A file with the message, or - for standard input
     #[arg(value_name = "LOG")]
     pub log: PathBuf,
-    /// The model whose tensors are compared with the message
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// Frames of a clip; with --size, the model's tensors are compared with the message
-    #[arg(long, value_name = "FRAMES", requires = "size")]
-    pub clip: Option<usize>,
-    /// Height and width of a frame
-    #[arg(long, value_name = "HxW", value_parser = parse_size, requires = "clip")]
-    pub size: Option<Size>,
-    /// Channels of a frame
-    #[arg(long, value_name = "C", default_value_t = 3)]
-    pub channels: usize,
-    /// Number of classes
-    #[arg(long, value_name = "K", default_value_t = 20)]
-    pub classes: usize,
-    /// Clips of a batch
-    #[arg(long, value_name = "CLIPS", default_value_t = 1)]
-    pub batch: usize,
     /// Results as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Frames of a clip
+    #[arg(long, value_name = "FRAMES", requires = "size", help_heading = "Clip")]
+    pub clip: Option<usize>,
+    /// Height and width of a frame
+    #[arg(long, value_name = "HxW", value_parser = parse_size, requires = "clip", help_heading = "Clip")]
+    pub size: Option<Size>,
+    /// Channels of a frame
+    #[arg(long, value_name = "C", default_value_t = 3, help_heading = "Clip")]
+    pub channels: usize,
+    /// Number of classes
+    #[arg(long, value_name = "K", default_value_t = 20, help_heading = "Clip")]
+    pub classes: usize,
+    /// Clips of a batch
+    #[arg(long, value_name = "CLIPS", default_value_t = 1, help_heading = "Clip")]
+    pub batch: usize,
 }
 
 #[derive(Debug, Args)]
@@ -174,8 +188,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "NAME", default_value_t = Family::Cnn3d)]
     pub model: Family,
     /// Output channels of each convolution block
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [32, 64])]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "32,64")]
     pub widths: Vec<usize>,
+    /// Filters of convlstm
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub filters: usize,
     /// Kernel of the convolutions, 3 or TxHxW, odd
     #[arg(long, value_name = "K", default_value = "3", value_parser = parse_kernel)]
     pub kernel: Dims3,
@@ -236,9 +253,9 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "RATE", default_value_t = 0.0, allow_negative_numbers = true)]
     pub weight_decay: f64,
     /// Weights of the classes in the loss: balanced makes rare classes count as much as common ones
-    #[arg(long, value_enum, default_value_t = ClassWeightsArg::None)]
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = ClassWeightsArg::None)]
     pub class_weights: ClassWeightsArg,
-    /// Flip half of the training clips, the same for all frames of a clip
+    /// Flip half of the training clips, the same for all frames of a clip; horizontal,vertical draws both
     #[arg(long, value_enum, value_delimiter = ',', value_name = "DIRECTION")]
     pub flip: Vec<FlipArg>,
     /// Subtracted from pixels (0 to 1): one number, or one per channel
@@ -252,19 +269,42 @@ pub struct TrainingArgs {
     pub seed: u64,
 }
 
+/// What training may use.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Resources")]
 pub struct ResourceArgs {
-    /// Memory the whole process may hold, such as 12GB or 800MiB; the batch is passed in parts that fit
+    /// Memory the whole process may hold, such as 12GB or 800MiB: batches and clips go through in parts that
+    /// fit, with the same gradient [default: what is free, where the whole batch at once would take more]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
     /// Source frames taken through the model at once; the gradient stays that of the whole clip
     /// [default: the whole clip where it fits]
     #[arg(long, value_name = "FRAMES")]
     pub segment: Option<usize>,
-    /// States kept between segments for the backward pass; fewer take less memory and more time
+    /// States kept between segments for the backward pass; fewer take less memory and more time [default: 10]
     #[arg(long, value_name = "N", requires = "segment")]
     pub checkpoints: Option<usize>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// What classifying may use.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub struct InferenceArgs {
+    /// Memory the whole process may hold, such as 12GB or 800MiB: clips go through in parts that fit
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Source frames taken through the model at once [default: the whole clip where it fits]
+    #[arg(long, value_name = "FRAMES")]
+    pub segment: Option<usize>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub struct MachineArgs {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -274,9 +314,22 @@ pub struct ResourceArgs {
     /// Clips decoded ahead
     #[arg(long, value_name = "CLIPS", default_value_t = 4)]
     pub ahead: usize,
-    /// Decoded frames kept in memory between epochs
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub struct KeepingArgs {
+    /// Decoded frames kept in memory between epochs; none where the budget has no room for them
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub keep_frames: Bytes,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub struct PlannedKeepingArgs {
+    /// Decoded frames kept in memory between epochs, counted in full [default: none]
+    #[arg(long, value_name = "SIZE")]
+    pub keep_frames: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

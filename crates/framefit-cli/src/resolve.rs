@@ -1,6 +1,8 @@
 //! From arguments to what they mean.
 
-use crate::args::{ClassWeightsArg, ClipArgs, FlipArg, ModelArgs, ResourceArgs, Size, TrainingArgs};
+use crate::args::{
+    ClassWeightsArg, ClipArgs, FlipArg, InferenceArgs, MachineArgs, ModelArgs, ResourceArgs, Size, TrainingArgs,
+};
 use crate::report::Problem;
 use framefit::core::Bytes;
 use framefit::core::schedule::Cut;
@@ -17,6 +19,19 @@ const MOST_THREADS: usize = 512;
 const DEFAULT_CHECKPOINTS: usize = 10;
 
 pub fn resources(args: &ResourceArgs) -> Result<Resources, Problem> {
+    let cut = cut(args.segment, args.checkpoints.unwrap_or(DEFAULT_CHECKPOINTS))?;
+    on_machine(&args.machine, args.memory, cut)
+}
+
+pub fn inference_resources(args: &InferenceArgs) -> Result<Resources, Problem> {
+    on_machine(&args.machine, args.memory, cut(args.segment, 0)?)
+}
+
+fn cut(segment: Option<usize>, checkpoints: usize) -> Result<Option<Cut>, Problem> {
+    segment.map(|segment| Ok(Cut { segment: at_least_one("--segment", segment)?, checkpoints })).transpose()
+}
+
+fn on_machine(args: &MachineArgs, memory: Option<Bytes>, cut: Option<Cut>) -> Result<Resources, Problem> {
     let mut kernels = Kernels::best();
     if let Some(threads) = args.threads {
         if threads == 0 || threads > MOST_THREADS {
@@ -32,14 +47,8 @@ pub fn resources(args: &ResourceArgs) -> Result<Resources, Problem> {
         }
         kernels.isa = isa;
     }
-    let cut = match args.segment {
-        Some(segment) => {
-            let segment = at_least_one("--segment", segment)?;
-            Some(Cut { segment, checkpoints: args.checkpoints.unwrap_or(DEFAULT_CHECKPOINTS) })
-        }
-        None => None,
-    };
-    Ok(Resources { memory: args.memory, kernels, ahead: args.ahead.max(1), cut })
+    let ahead = at_least_one("--ahead", args.ahead)?;
+    Ok(Resources { memory, kernels, ahead, cut })
 }
 
 /// The extents of a clip.
@@ -65,6 +74,7 @@ pub fn model(args: &ModelArgs, clip: Extents, classes: usize) -> Result<ModelSpe
     Ok(ModelSpec {
         family: args.model,
         widths: args.widths.clone(),
+        filters: args.filters,
         kernel: args.kernel,
         pool: args.pool,
         hidden: args.hidden,

@@ -37,6 +37,7 @@ fn steps_allocate_nothing() {
         let spec = ModelSpec {
             family,
             widths: vec![8, 16],
+            filters: 3,
             kernel: Dims3::cube(3),
             pool: Dims3::cube(2),
             hidden: 32,

@@ -35,6 +35,7 @@ fn reference(name: &str) -> Reference {
     let spec = ModelSpec {
         family: name.parse().unwrap(),
         widths: list(&model["widths"]),
+        filters: 0,
         kernel: dims(&model["kernel"]),
         pool: dims(&model["pool"]),
         hidden: n(&model["hidden"]),

@@ -3,7 +3,9 @@
 use crate::engine::{Element, Engine, EngineError, Tensor};
 use crate::random::SplitMix64;
 use framefit_core::graph::Initial;
-use framefit_core::ops::{Conv3d, Flatten, GlobalAvgPool3d, Linear, MaxPool3d, Relu};
+use framefit_core::ops::{
+    Conv3d, ConvLstm2d, Dense, Flatten, GateFunction, GlobalAvgPool3d, Linear, MaxPool3d, NormMean, Relu, StateFunction,
+};
 use framefit_core::{Dims3, Graph, GraphBuilder, Op, Origin, ParamId, Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,11 +21,19 @@ pub enum Family {
     Cnn3dSeparable,
     /// Convolution blocks, all their features flattened, two linear layers.
     Cnn3dFlatten,
+    /// ConvLSTM2D, batch normalisation, the mean of each frame, a dense layer: a label per frame.
+    #[serde(rename = "convlstm")]
+    ConvLstm,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 3] = [Family::Cnn3d, Family::Cnn3dSeparable, Family::Cnn3dFlatten];
+    pub const ALL: [Family; 4] = [Family::Cnn3d, Family::Cnn3dSeparable, Family::Cnn3dFlatten, Family::ConvLstm];
+
+    /// Whether its models have a label per frame.
+    pub const fn labels_frames(self) -> bool {
+        matches!(self, Family::ConvLstm)
+    }
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -31,6 +41,7 @@ impl Family {
             Family::Cnn3d => "cnn3d",
             Family::Cnn3dSeparable => "cnn3d-separable",
             Family::Cnn3dFlatten => "cnn3d-flatten",
+            Family::ConvLstm => "convlstm",
         }
     }
 }
@@ -43,7 +54,7 @@ impl fmt::Display for Family {
 
 /// A name that no built-in model has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no model '{name}': use cnn3d, cnn3d-separable or cnn3d-flatten")]
+#[error("there is no model '{name}': use cnn3d, cnn3d-separable, cnn3d-flatten or convlstm")]
 pub struct UnknownFamily {
     /// What was given.
     pub name: String,
@@ -62,8 +73,10 @@ impl FromStr for Family {
 pub struct ModelSpec {
     /// Which model.
     pub family: Family,
-    /// Output channels of each convolution block.
+    /// Output channels of each convolution block; `convlstm` has none.
     pub widths: Vec<usize>,
+    /// Filters of `convlstm`; the others have none.
+    pub filters: usize,
     /// Kernel of every convolution; padded so that odd kernels keep the extents.
     pub kernel: Dims3,
     /// Kernel and stride of the max pooling after every convolution.
@@ -83,6 +96,23 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// A model of this family with its defaults, for one frame of one pixel.
+    pub fn of(family: Family) -> Self {
+        Self {
+            family,
+            widths: vec![32, 64],
+            filters: 40,
+            kernel: Dims3::cube(3),
+            pool: Dims3::cube(2),
+            hidden: 512,
+            frames: 1,
+            height: 1,
+            width: 1,
+            channels: 1,
+            classes: 1,
+        }
+    }
+
     /// The extents of a clip.
     pub fn source(&self) -> Shape {
         Shape::video(Dims3 { t: self.frames, h: self.height, w: self.width }, self.channels)
@@ -95,6 +125,9 @@ impl ModelSpec {
     pub fn build(&self) -> Result<Graph, ShapeError> {
         let at = Origin::BuiltIn;
         let mut b = GraphBuilder::new(self.source());
+        if self.family == Family::ConvLstm {
+            return self.conv_lstm(b, &at);
+        }
         for (i, &width) in self.widths.iter().enumerate() {
             let n = i + 1;
             let channels = b.shape().channels;
@@ -119,6 +152,29 @@ impl ModelSpec {
         b.layer("relu_fc1", Op::Relu(Relu), &at)?;
         let fc2 = Linear { in_features: self.hidden, out_features: self.classes, bias: true };
         b.layer("fc2", Op::Linear(fc2), &at)?;
+        b.finish()
+    }
+}
+
+impl ModelSpec {
+    /// Names and definitions of the Keras model.
+    fn conv_lstm(&self, mut b: GraphBuilder, at: &Origin) -> Result<Graph, ShapeError> {
+        let kernel = Dims3 { t: 1, ..self.kernel };
+        let lstm = ConvLstm2d {
+            in_channels: self.channels,
+            filters: self.filters,
+            kernel,
+            stride: Dims3::cube(1),
+            padding: Dims3 { t: 0, h: kernel.h / 2, w: kernel.w / 2 },
+            activation: StateFunction::Tanh,
+            recurrent_activation: GateFunction::Sigmoid,
+            bias: true,
+            unit_forget_bias: true,
+        };
+        b.layer("conv_lstm2d", Op::ConvLstm2d(lstm), at)?;
+        b.layer("batch_normalization", Op::NormMean(NormMean { epsilon: 1e-3, momentum: 0.99 }), at)?;
+        let dense = Dense { in_channels: self.filters, units: self.classes, bias: true };
+        b.layer("dense", Op::Dense(dense), at)?;
         b.finish()
     }
 }
@@ -184,6 +240,7 @@ mod tests {
         ModelSpec {
             family,
             widths: vec![32, 64],
+            filters: 0,
             kernel: Dims3::cube(3),
             pool: Dims3::cube(2),
             hidden: 512,
