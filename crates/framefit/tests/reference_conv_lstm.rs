@@ -182,9 +182,8 @@ fn ten_steps_are_keras_whole_and_in_any_cut() {
                 let (t, k, n) = (r.spec.frames, r.spec.classes, clips.len());
                 let outcome = engine.evaluate(n).unwrap();
                 let want = r.tensor(&format!("{run_name}.inference_logits")).unwrap();
-                let got: Vec<f64> = (0..n * t * k)
-                    .map(|i| outcome.logits[((i / k % t) * n + i / (t * k)) * k + i % k])
-                    .collect();
+                let got: Vec<f64> =
+                    (0..n * t * k).map(|i| outcome.logits[((i / k % t) * n + i / (t * k)) * k + i % k]).collect();
                 assert!(off(&got, &want) < 1e-6, "{name} {run_name} {cut:?}: inference");
             }
         }

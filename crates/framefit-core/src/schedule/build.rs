@@ -482,7 +482,7 @@ impl<'a> Builder<'a> {
             let sums = node.op.sums_over_time() && !self.segments.whole[node.input.0];
             let wanted = match going {
                 Going::Predicting => true,
-                _ if self.segments.whole[node.output.0] => (sums && first) || (!sums && last && first),
+                _ if self.segments.whole[node.output.0] => first && (sums || last),
                 Going::Passing => false,
                 Going::Reversing => {
                     let reads = node.op.backward_reads();

@@ -80,15 +80,25 @@ pub enum EngineError {
 
 /// Runs plans of one model.
 pub struct Engine<E: Element> {
-    graph: Graph,
-    plan: Plan,
+    /// The model at each clip length, and its plan; weights lie alike in all of them.
+    variants: Vec<(Graph, Plan)>,
+    /// Which of them is at work.
+    current: usize,
     kernels: Kernels,
     pool: Pool,
     arena: Arena,
     mean: Vec<E>,
     std: Vec<E>,
-    /// Schedules used so far, by kind and clips.
-    schedules: Vec<(Kind, usize, Placed)>,
+    /// Schedules used so far.
+    schedules: Vec<(Key, Placed)>,
+}
+
+/// What a schedule is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    variant: usize,
+    kind: Kind,
+    clips: usize,
 }
 
 /// A tensor that lives from step to step.
@@ -146,27 +156,58 @@ impl<E: Element> Engine<E> {
     /// # Errors
     /// When memory or threads cannot be had, or the plan is for another element type.
     pub fn new(graph: Graph, plan: Plan, kernels: Kernels, normalisation: &Normalisation) -> Result<Self, EngineError> {
-        if plan.dtype != E::DTYPE {
+        Self::for_lengths(vec![(graph, plan)], kernels, normalisation)
+    }
+
+    /// An engine for clips of several lengths: one model, as a graph and a plan for each length. The first is
+    /// at work until another is selected.
+    ///
+    /// # Errors
+    /// As [`Engine::new`], and when the parameters of two graphs differ.
+    pub fn for_lengths(
+        variants: Vec<(Graph, Plan)>,
+        kernels: Kernels,
+        normalisation: &Normalisation,
+    ) -> Result<Self, EngineError> {
+        let Some((first, _)) = variants.first() else { return Err(EngineError::OtherPlan { what: "no clip" }) };
+        if variants.iter().any(|(_, plan)| plan.dtype != E::DTYPE) {
             return Err(EngineError::OtherPlan { what: "another element type" });
+        }
+        let same = |graph: &Graph| graph.params.iter().map(|p| &p.dims).eq(first.params.iter().map(|p| &p.dims));
+        if !variants.iter().all(|(graph, _)| same(graph)) {
+            return Err(EngineError::OtherPlan { what: "clips of one length: the weights depend on it" });
         }
         let threads = kernels.threads;
         let pool = Pool::new(threads).map_err(|cause| EngineError::Threads { threads, cause })?;
-        let arena = Arena::new(plan.arena)?;
+        let arena = Arena::new(variants.iter().map(|(_, plan)| plan.arena).max().unwrap_or(0))?;
         let convert = |v: &[f64]| v.iter().map(|&x| E::from_f64(x)).collect();
         let (mean, std) = (convert(&normalisation.mean), convert(&normalisation.std));
-        let mut engine = Self { graph, plan, kernels, pool, arena, mean, std, schedules: Vec::new() };
+        let mut engine = Self { variants, current: 0, kernels, pool, arena, mean, std, schedules: Vec::new() };
         engine.set_class_weights(None)?;
         Ok(engine)
     }
 
-    /// The model.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
+    /// From now on, clips have this many frames.
+    ///
+    /// # Errors
+    /// When the engine was not made for this length.
+    pub fn select(&mut self, frames: usize) -> Result<(), EngineError> {
+        let of = |(graph, _): &(Graph, Plan)| graph.shape(Graph::SOURCE).dims.t == frames;
+        match self.variants.iter().position(of) {
+            Some(at) => self.current = at,
+            None => return Err(EngineError::OtherPlan { what: "clips of another length" }),
+        }
+        Ok(())
     }
 
-    /// The plan.
+    /// The model, for clips of the length at work.
+    pub fn graph(&self) -> &Graph {
+        &self.variants[self.current].0
+    }
+
+    /// The plan, for clips of the length at work.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.variants[self.current].1
     }
 
     /// The instruction set in use.
@@ -211,7 +252,7 @@ impl<E: Element> Engine<E> {
     }
 
     fn persistent_range(&self, what: What) -> Result<std::ops::Range<usize>, EngineError> {
-        let placed = self.plan.forward_pass();
+        let placed = self.plan().forward_pass();
         let id = placed.schedule.find(what).ok_or(EngineError::OtherPlan { what: "prediction only" })?;
         let offset = placed.offsets[id.0];
         Ok(offset..offset + placed.schedule.buffer(id).bytes())
@@ -229,7 +270,7 @@ impl<E: Element> Engine<E> {
     /// When one does not fit the arena.
     pub fn prepare(&mut self, clips: impl IntoIterator<Item = usize>) -> Result<(), EngineError> {
         for clips in clips {
-            if self.plan.training_step().is_some() {
+            if self.plan().training_step().is_some() {
                 self.placed(Kind::Training, clips)?;
             }
             self.placed(self.inference_kind(), clips)?;
@@ -238,33 +279,35 @@ impl<E: Element> Engine<E> {
     }
 
     fn inference_kind(&self) -> Kind {
-        Kind::Inference { trained: self.plan.training_step().is_some() }
+        Kind::Inference { trained: self.plan().training_step().is_some() }
     }
 
     /// The position of a schedule in `self.schedules`.
     fn placed(&mut self, kind: Kind, clips: usize) -> Result<usize, EngineError> {
-        if let Some(at) = self.schedules.iter().position(|(k, n, _)| *k == kind && *n == clips) {
+        let key = Key { variant: self.current, kind, clips };
+        if let Some(at) = self.schedules.iter().position(|(k, _)| *k == key) {
             return Ok(at);
         }
-        if clips == 0 || clips > self.plan.micro_batch {
+        let (graph, plan) = &self.variants[self.current];
+        if clips == 0 || clips > plan.micro_batch {
             return Err(EngineError::OtherPlan { what: "fewer clips at a time" });
         }
         let request = Request {
-            graph: &self.graph,
+            graph,
             dtype: E::DTYPE,
-            batch: self.plan.micro_batch,
-            training: self.plan.training_step().is_some(),
-            cut: Some(self.plan.cut),
+            batch: plan.micro_batch,
+            training: plan.training_step().is_some(),
+            cut: Some(plan.cut),
             workspaces: &self.kernels,
             fixed: &nothing_fixed,
         };
         let placed = match kind {
             Kind::Training => {
-                self.plan.training(&request, clips)?.ok_or(EngineError::OtherPlan { what: "prediction only" })?
+                plan.training(&request, clips)?.ok_or(EngineError::OtherPlan { what: "prediction only" })?
             }
-            Kind::Inference { .. } => self.plan.inference(&request, clips)?,
+            Kind::Inference { .. } => plan.inference(&request, clips)?,
         };
-        self.schedules.push((kind, clips, placed));
+        self.schedules.push((key, placed));
         Ok(self.schedules.len() - 1)
     }
 
@@ -287,7 +330,7 @@ impl<E: Element> Engine<E> {
 
     fn slots(&mut self, kind: Kind, clips: usize) -> Result<Slots<'_>, EngineError> {
         let at = self.placed(kind, clips)?;
-        let placed = &self.schedules[at].2;
+        let placed = &self.schedules[at].1;
         run::slots(placed, &mut self.arena).ok_or_else(|| step_error("load"))
     }
 
@@ -296,7 +339,7 @@ impl<E: Element> Engine<E> {
     /// # Errors
     /// When the plan does not train.
     pub fn begin_step(&mut self) -> Result<(), EngineError> {
-        let at = self.placed(Kind::Training, self.plan.micro_batch)?;
+        let at = self.placed(Kind::Training, self.plan().micro_batch)?;
         self.run(at, Phase::Begin, Numbers::default())
     }
 
@@ -316,7 +359,7 @@ impl<E: Element> Engine<E> {
     /// # Errors
     /// When the plan does not train.
     pub fn update(&mut self, step: AdamStep) -> Result<(), EngineError> {
-        let at = self.placed(Kind::Training, self.plan.micro_batch)?;
+        let at = self.placed(Kind::Training, self.plan().micro_batch)?;
         self.run(at, Phase::Update, Numbers { adam: step, ..Numbers::default() })
     }
 
@@ -332,7 +375,8 @@ impl<E: Element> Engine<E> {
     }
 
     fn run(&mut self, at: usize, phase: Phase, numbers: Numbers) -> Result<(), EngineError> {
-        let placed = &self.schedules[at].2;
+        let graph = &self.variants[self.current].0;
+        let placed = &self.schedules[at].1;
         let schedule = &placed.schedule;
         let (once, micro): (&[Step], &[ProgramId]) = match phase {
             Phase::Begin => (&schedule.begin, &[]),
@@ -341,7 +385,7 @@ impl<E: Element> Engine<E> {
         };
         for step in once.iter().chain(micro.iter().flat_map(|id| &schedule.programs[id.0])) {
             let call = run::Call {
-                graph: &self.graph,
+                graph,
                 kernels: &self.kernels,
                 pool: &self.pool,
                 mean: &self.mean,
@@ -349,13 +393,13 @@ impl<E: Element> Engine<E> {
                 placed,
                 numbers,
             };
-            call.run(step, &mut self.arena).ok_or_else(|| EngineError::Step { step: step.describe(&self.graph) })?;
+            call.run(step, &mut self.arena).ok_or_else(|| EngineError::Step { step: step.describe(graph) })?;
         }
         Ok(())
     }
 
     fn outcome(&mut self, at: usize) -> Result<Outcome<'_, E>, EngineError> {
-        let placed = &self.schedules[at].2;
+        let placed = &self.schedules[at].1;
         run::outcome::<E>(placed, &mut self.arena).ok_or_else(|| step_error("reading the losses"))
     }
 }

@@ -176,10 +176,12 @@ impl<E: Element> Call<'_, E> {
     }
 
     fn forward(&self, step: &Step, relu: bool, part: Part, arena: &mut Arena) -> Option<()> {
-        match self.graph.node(step.node?).op {
-            Op::ConvLstm2d(_) => return self.conv_lstm_forward(step, arena),
-            Op::NormMean(_) => return self.norm_forward(step, part, arena),
-            _ => {}
+        let op = &self.graph.node(step.node?).op;
+        if op.is_recurrent() {
+            return self.conv_lstm_forward(step, arena);
+        }
+        if let Op::NormMean(_) = op {
+            return self.norm_forward(step, part, arena);
         }
         let roles = [Role::Input, Role::Weight, Role::Bias, Role::Output, Role::Workspace];
         let [x, w, bias, y, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;
@@ -289,10 +291,12 @@ impl<E: Element> Call<'_, E> {
     }
 
     fn weight_gradient(&self, step: &Step, arena: &mut Arena) -> Option<()> {
-        match self.graph.node(step.node?).op {
-            Op::ConvLstm2d(_) => return self.conv_lstm_weight_gradient(step, arena),
-            Op::NormMean(_) => return self.norm_weight_gradient(step, arena),
-            _ => {}
+        let op = &self.graph.node(step.node?).op;
+        if op.is_recurrent() {
+            return self.conv_lstm_weight_gradient(step, arena);
+        }
+        if let Op::NormMean(_) = op {
+            return self.norm_weight_gradient(step, arena);
         }
         let roles = [Role::Input, Role::OutputGradient, Role::WeightGradient, Role::BiasGradient, Role::Workspace];
         let [x, dy, dw, db, scratch] = elements::<E, 5>(self.placed, step, roles, arena)?;

@@ -10,33 +10,34 @@ mod settings;
 
 pub use checkpoint::{Checkpoint, Progress};
 pub use error::TrainError;
-pub use plan::{Resources, fixed_bytes, plan_inference, plan_training};
+pub use plan::{Plans, Resources, Wanted, fixed_bytes, plan};
 pub use settings::{Augmentation, ClassWeights, Settings};
 
-use crate::data::{Augment, ClipRef, ClipShape, DataError, Dataset, Loader, Scatter, Split, scatter};
-use crate::engine::Engine;
+use crate::data::{Augment, ClipRef, DataError, Dataset, Loader, Scatter, Split, scatter, scatter_labels};
+use crate::engine::{Engine, IGNORED, Outcome};
 use crate::models;
 use framefit_core::plan::Plan;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How well clips were classified.
+/// How well clips, or frames, were classified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// Clips seen.
-    pub clips: usize,
-    /// Clips whose largest logit was the label's.
+    /// Labels seen: one per clip, or one per labelled frame.
+    pub labels: usize,
+    /// Those that the largest logit named.
     pub correct: usize,
-    /// Mean loss, each clip weighted by its class weight.
+    /// Mean loss, each label weighted by its class weight.
     pub loss: f64,
 }
 
 impl Score {
-    /// Correct clips per clip.
+    /// Correct labels per label.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.clips.max(1) as f64
+        self.correct as f64 / self.labels.max(1) as f64
     }
 
     /// Whether it classifies better, or as well with a lower loss.
@@ -54,11 +55,18 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, label: usize, loss: f64, weight: f64, logits: &[f32]) {
-        self.score.clips += 1;
-        self.score.correct += usize::from(largest(logits) == label);
-        self.losses += loss;
-        self.weights += weight;
+    /// `labels`: of each clip, one, or one per frame.
+    fn add(&mut self, outcome: &Outcome<'_, f32>, labels: &[&[u32]], classes: usize) {
+        self.losses += outcome.losses.iter().map(|&l| f64::from(l)).sum::<f64>();
+        self.weights += outcome.weights.iter().map(|&w| f64::from(w)).sum::<f64>();
+        let clips = labels.len();
+        for (at, logits) in outcome.logits.chunks_exact(classes).enumerate() {
+            let label = labels.get(at % clips).and_then(|of_clip| of_clip.get(at / clips));
+            if let Some(&label) = label.filter(|&&label| label != IGNORED) {
+                self.score.labels += 1;
+                self.score.correct += usize::from(largest(logits) == label as usize);
+            }
+        }
     }
 
     fn score(&self) -> Score {
@@ -82,9 +90,9 @@ pub fn largest(logits: &[f32]) -> usize {
 pub struct EpochReport {
     /// From 1.
     pub epoch: usize,
-    /// Over the training clips, while they were trained on.
+    /// Over the training labels, while they were trained on.
     pub training: Score,
-    /// Over the validation clips, where there are any.
+    /// Over the validation labels, where there are any.
     pub validation: Option<Score>,
     /// Whether the validation score is the best so far.
     pub best: bool,
@@ -131,11 +139,11 @@ impl Trainer {
     pub fn new(
         settings: Settings,
         dataset: Arc<Dataset>,
-        plan: Plan,
+        plans: Plans,
         resources: &Resources,
         folder: &Path,
     ) -> Result<Self, TrainError> {
-        let mut trainer = Self::untrained(settings, dataset, plan, resources, folder)?;
+        let mut trainer = Self::untrained(settings, dataset, plans, resources, folder)?;
         models::initialise(&mut trainer.engine, trainer.settings.seed)?;
         Ok(trainer)
     }
@@ -147,12 +155,12 @@ impl Trainer {
     pub fn resume(
         settings: Settings,
         dataset: Arc<Dataset>,
-        plan: Plan,
+        plans: Plans,
         resources: &Resources,
         folder: &Path,
     ) -> Result<Self, TrainError> {
         let mut checkpoint = Checkpoint::open(&folder.join(checkpoint::RESUME))?;
-        let mut trainer = Self::untrained(settings, dataset, plan, resources, folder)?;
+        let mut trainer = Self::untrained(settings, dataset, plans, resources, folder)?;
         checkpoint.load_weights(&mut trainer.engine)?;
         checkpoint.load_moments(&mut trainer.engine)?;
         trainer.progress = checkpoint.progress;
@@ -162,15 +170,15 @@ impl Trainer {
     fn untrained(
         settings: Settings,
         dataset: Arc<Dataset>,
-        plan: Plan,
+        plans: Plans,
         resources: &Resources,
         folder: &Path,
     ) -> Result<Self, TrainError> {
         if dataset.clips(Split::Training).is_empty() {
             return Err(TrainError::NoClips { split: Split::Training });
         }
-        let graph = settings.model.build()?;
-        let mut engine = Engine::new(graph, plan, resources.kernels, &settings.normalisation)?;
+        let variants = plans.into_variants();
+        let mut engine = Engine::for_lengths(variants, resources.kernels, &settings.normalisation)?;
         let counts = dataset.index().class_counts(Split::Training, settings.model.classes);
         let class_weights = settings.class_weights.of(&counts);
         engine.set_class_weights(Some(&class_weights))?;
@@ -230,18 +238,22 @@ impl Trainer {
         let augment = Augment { horizontal: augment.flip_horizontal, vertical: augment.flip_vertical };
         let mut loader = Loader::new(&self.dataset, order.clone(), self.ahead)?;
         let mut tally = Tally::default();
+        let classes = self.settings.model.classes;
+        let mut done = 0;
         for batch in order.chunks(self.settings.batch) {
-            let weight = |clip: &ClipRef| self.class_weights.get(clip.label).copied().unwrap_or(1.0);
-            let scale = 1.0 / batch.iter().map(weight).sum::<f64>();
+            let total: f64 = batch.iter().map(|clip| self.weight(clip)).sum();
+            done += batch.len();
             self.engine.begin_step()?;
-            for micro in batch.chunks(self.engine.plan().micro_batch) {
-                let fill = Fill { shape: self.dataset.shape(), seed: self.settings.seed, epoch: epoch as u64, augment };
-                let slots = self.engine.training_slots(micro.len())?;
-                fill.fill(&mut loader, micro.len(), slots)?;
-                let outcome = self.engine.accumulate(micro.len(), scale)?;
-                let rows = outcome.logits.chunks_exact(self.settings.model.classes);
-                for ((clip, loss), logits) in micro.iter().zip(outcome.losses).zip(rows) {
-                    tally.add(clip.label, f64::from(*loss), weight(clip), logits);
+            for alike in batch.chunk_by(|a, b| a.frames == b.frames) {
+                self.engine.select(alike[0].frames)?;
+                for micro in alike.chunks(self.engine.plan().micro_batch) {
+                    let fill = Fill { dataset: &self.dataset, seed: self.settings.seed, epoch: epoch as u64, augment };
+                    fill.fill(&mut loader, micro, self.engine.training_slots(micro.len())?)?;
+                    // A batch without a labelled frame has no gradient.
+                    let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
+                    let outcome = self.engine.accumulate(micro.len(), scale)?;
+                    let labels = micro.iter().map(|clip| labels_of(&self.dataset, clip)).collect::<Vec<_>>();
+                    tally.add(&outcome, &labels.iter().map(|l| &**l).collect::<Vec<_>>(), classes);
                 }
             }
             self.progress.step += 1;
@@ -250,9 +262,15 @@ impl Trainer {
                 return Err(TrainError::Diverged { epoch, step: self.progress.step });
             }
             self.engine.update(self.settings.adam(self.progress.step))?;
-            observe(Event::Batch { epoch, validating: false, clips: score.clips, of: clips, score });
+            observe(Event::Batch { epoch, validating: false, clips: done, of: clips, score });
         }
         Ok(tally.score())
+    }
+
+    /// The weights of a clip's labels in the mean loss.
+    fn weight(&self, clip: &ClipRef) -> f64 {
+        let weight = |label: u32| self.class_weights.get(label as usize).copied().unwrap_or(0.0);
+        labels_of(&self.dataset, clip).iter().map(|&label| weight(label)).sum()
     }
 
     fn validate(&mut self, epoch: usize, observe: &mut dyn FnMut(Event)) -> Result<Option<Score>, TrainError> {
@@ -261,9 +279,11 @@ impl Trainer {
             return Ok(None);
         }
         let of = clips.len();
-        let evaluation = Evaluation { dataset: &self.dataset, clips, weights: &self.class_weights, ahead: self.ahead };
-        let mut seen = |_: &ClipRef, _: &[f32], score: Score| {
-            observe(Event::Batch { epoch, validating: true, clips: score.clips, of, score });
+        let evaluation = Evaluation { dataset: &self.dataset, clips, ahead: self.ahead };
+        let mut clips = 0;
+        let mut seen = |_: Seen<'_>, score: Score| {
+            clips += 1;
+            observe(Event::Batch { epoch, validating: true, clips, of, score });
         };
         evaluation.run(&mut self.engine, &mut seen).map(Some)
     }
@@ -279,40 +299,60 @@ impl Trainer {
     }
 }
 
+/// The labels of a clip: its own, or one per frame.
+fn labels_of<'a>(dataset: &'a Dataset, clip: &ClipRef) -> Cow<'a, [u32]> {
+    match dataset.labels_of(clip) {
+        Some(labels) => Cow::Borrowed(labels),
+        None => Cow::Owned(vec![clip.label as u32]),
+    }
+}
+
+/// One classified clip.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Which.
+    pub clip: &'a ClipRef,
+    /// `[K]`, or `[T',K]` where frames have labels.
+    pub logits: &'a [f32],
+    /// One label, or `[T']`.
+    pub labels: &'a [u32],
+}
+
 /// Clips to be classified by a trained engine.
 pub struct Evaluation<'a> {
     /// Where they come from.
     pub dataset: &'a Arc<Dataset>,
     /// Which.
     pub clips: &'a [ClipRef],
-    /// The weight of each class in the mean loss.
-    pub weights: &'a [f64],
     /// Clips decoded ahead.
     pub ahead: usize,
 }
 
 impl Evaluation<'_> {
-    /// Classifies every clip and calls `seen` with each clip, its logits and the score so far.
+    /// Classifies every clip and calls `seen` with each, and with the score so far.
     ///
     /// # Errors
     /// When a video cannot be read.
-    pub fn run(
-        &self,
-        engine: &mut Engine<f32>,
-        seen: &mut dyn FnMut(&ClipRef, &[f32], Score),
-    ) -> Result<Score, TrainError> {
+    pub fn run(&self, engine: &mut Engine<f32>, seen: &mut dyn FnMut(Seen<'_>, Score)) -> Result<Score, TrainError> {
         let classes = engine.graph().classes();
         let mut loader = Loader::new(self.dataset, self.clips.to_vec(), self.ahead)?;
-        let fill = Fill { shape: self.dataset.shape(), seed: 0, epoch: 0, augment: Augment::default() };
+        let fill = Fill { dataset: self.dataset, seed: 0, epoch: 0, augment: Augment::default() };
         let mut tally = Tally::default();
-        for micro in self.clips.chunks(engine.plan().micro_batch) {
-            let slots = engine.evaluation_slots(micro.len())?;
-            fill.fill(&mut loader, micro.len(), slots)?;
-            let outcome = engine.evaluate(micro.len())?;
-            for ((clip, loss), logits) in micro.iter().zip(outcome.losses).zip(outcome.logits.chunks_exact(classes)) {
-                let weight = self.weights.get(clip.label).copied().unwrap_or(1.0);
-                tally.add(clip.label, f64::from(*loss), weight, logits);
-                seen(clip, logits, tally.score());
+        let mut of_clip = Vec::new();
+        for alike in self.clips.chunk_by(|a, b| a.frames == b.frames) {
+            engine.select(alike[0].frames)?;
+            for micro in alike.chunks(engine.plan().micro_batch) {
+                fill.fill(&mut loader, micro, engine.evaluation_slots(micro.len())?)?;
+                let outcome = engine.evaluate(micro.len())?;
+                let labels = micro.iter().map(|clip| labels_of(self.dataset, clip)).collect::<Vec<_>>();
+                let labels: Vec<&[u32]> = labels.iter().map(|l| &**l).collect();
+                tally.add(&outcome, &labels, classes);
+                for (place, (clip, labels)) in micro.iter().zip(&labels).enumerate() {
+                    of_clip.clear();
+                    let rows = outcome.logits.chunks_exact(classes);
+                    rows.skip(place).step_by(micro.len()).for_each(|row| of_clip.extend_from_slice(row));
+                    seen(Seen { clip, logits: &of_clip, labels }, tally.score());
+                }
             }
         }
         Ok(tally.score())
@@ -320,21 +360,22 @@ impl Evaluation<'_> {
 }
 
 /// From the loader into the slots of a micro-batch.
-struct Fill {
-    shape: ClipShape,
+struct Fill<'a> {
+    dataset: &'a Dataset,
     seed: u64,
     epoch: u64,
     augment: Augment,
 }
 
-impl Fill {
-    fn fill(&self, loader: &mut Loader, clips: usize, slots: crate::engine::Slots<'_>) -> Result<(), DataError> {
-        for (place, label) in slots.labels.iter_mut().enumerate() {
+impl Fill<'_> {
+    fn fill(&self, loader: &mut Loader, micro: &[ClipRef], slots: crate::engine::Slots<'_>) -> Result<(), DataError> {
+        let clips = micro.len();
+        for (place, clip) in micro.iter().enumerate() {
             let Some(loaded) = loader.next()? else { return Err(DataError::Stopped { left: clips - place }) };
             let flip = self.augment.draw(self.seed, self.epoch, loaded.clip.number);
-            let to = Scatter { shape: self.shape, clips, place, flip };
+            let to = Scatter { shape: self.dataset.shape_of(clip), clips, place, flip };
             scatter(loaded.frames, to, slots.frames)?;
-            *label = loaded.clip.label as u32;
+            scatter_labels(loaded.labels, to, slots.labels)?;
         }
         Ok(())
     }

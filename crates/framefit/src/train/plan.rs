@@ -3,6 +3,7 @@
 use super::TrainError;
 use crate::data::DataMemory;
 use crate::engine::Kernels;
+use crate::models::ModelSpec;
 use crate::weights::BLOCK;
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Plan, Request};
@@ -41,34 +42,72 @@ pub fn fixed_bytes(resources: &Resources, data: Option<&DataMemory>) -> Fixed {
     }
 }
 
-/// The plan that trains `graph` with `batch` clips a step within the budget, proved by the checker.
-///
-/// # Errors
-/// When nothing fits the budget.
-pub fn plan_training(graph: &Graph, batch: usize, resources: &Resources, fixed: &Fixed) -> Result<Plan, TrainError> {
-    plan(graph, batch, true, resources, fixed)
+/// The model at each clip length of a data set, the longest first, and its plan.
+pub struct Plans(Vec<(Graph, Plan)>);
+
+impl Plans {
+    /// The longest clips' model.
+    pub fn graph(&self) -> &Graph {
+        &self.0[0].0
+    }
+
+    /// The plan that needs most: that of the longest clips.
+    pub fn longest(&self) -> &Plan {
+        &self.0[0].1
+    }
+
+    /// The planned peak of the whole process.
+    pub fn peak(&self) -> Bytes {
+        self.0.iter().map(|(_, plan)| plan.ledger.peak).max().unwrap_or(Bytes(0))
+    }
+
+    /// Graphs and plans, the longest first.
+    pub fn into_variants(self) -> Vec<(Graph, Plan)> {
+        self.0
+    }
 }
 
-/// The plan that classifies up to `batch` clips at a time within the budget, proved by the checker.
-///
-/// # Errors
-/// When nothing fits the budget.
-pub fn plan_inference(graph: &Graph, batch: usize, resources: &Resources, fixed: &Fixed) -> Result<Plan, TrainError> {
-    plan(graph, batch, false, resources, fixed)
+/// What is to be planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The model, with the frames of the longest clip.
+    pub model: &'a ModelSpec,
+    /// Frames of clips, each once.
+    pub lengths: &'a [usize],
+    /// Clips of one optimizer step, or of one forward pass.
+    pub batch: usize,
+    /// Whether the plan trains.
+    pub training: bool,
 }
 
-fn plan(graph: &Graph, batch: usize, training: bool, resources: &Resources, fixed: &Fixed) -> Result<Plan, TrainError> {
+/// The plans within the budget, one for each length of clips, all cut alike and proved by the checker.
+///
+/// # Errors
+/// When a clip does not fit the model, or nothing fits the budget.
+pub fn plan(wanted: &Wanted<'_>, resources: &Resources, fixed: &Fixed) -> Result<Plans, TrainError> {
+    let mut lengths = wanted.lengths.to_vec();
+    lengths.push(wanted.model.frames);
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    lengths.dedup();
     let of = |_: usize| fixed.clone();
-    let request = Request {
-        graph,
-        dtype: DType::F32,
-        batch,
-        training,
-        cut: resources.cut,
-        workspaces: &resources.kernels,
-        fixed: &of,
-    };
-    let plan = Plan::fit(&request, resources.memory)?;
-    plan.check(&request)?;
-    Ok(plan)
+    let mut plans: Vec<(Graph, Plan)> = Vec::new();
+    for frames in lengths {
+        let graph = ModelSpec { frames, ..wanted.model.clone() }.build()?;
+        let request = Request {
+            graph: &graph,
+            dtype: DType::F32,
+            batch: wanted.batch,
+            training: wanted.training,
+            cut: resources.cut,
+            workspaces: &resources.kernels,
+            fixed: &of,
+        };
+        let plan = match plans.first() {
+            None => Plan::fit(&request, resources.memory)?,
+            Some((_, longest)) => Plan::with(&request, longest.micro_batch, longest.cut),
+        };
+        plan.check(&Request { cut: Some(plan.cut), ..request })?;
+        plans.push((graph, plan));
+    }
+    Ok(Plans(plans))
 }
