@@ -6,10 +6,12 @@
 
 mod args;
 mod commands;
+mod machine;
 mod progress;
 mod report;
 mod resolve;
 mod table;
+mod words;
 
 use clap::Parser;
 use std::process::ExitCode;

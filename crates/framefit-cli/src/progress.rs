@@ -1,5 +1,6 @@
 //! Progress on stderr: a bar on a terminal, a line per epoch elsewhere.
 
+use crate::words::percent;
 use framefit::train::{EpochReport, Event, Score};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -12,11 +13,6 @@ pub struct Progress {
     /// Whether epochs are told on stderr, too.
     lines: bool,
     at: (usize, bool),
-}
-
-/// 93.4 %
-pub fn percent(fraction: f64) -> String {
-    format!("{:.1} %", fraction * 100.0)
 }
 
 /// The bar's texts; without the bar on a terminal too narrow for both.

@@ -1,5 +1,6 @@
 //! Errors in words, once, at the edge.
 
+use crate::words::{budget, enough};
 use framefit::core::plan::NoFit;
 use framefit::data::DataError;
 use framefit::models::UnknownFamily;
@@ -74,11 +75,17 @@ pub fn problem(problem: Problem) -> ExitCode {
 }
 
 fn does_not_fit(no: &NoFit) -> String {
+    use crate::table::Align::{Left, Right};
     let rows: Vec<Vec<String>> =
         no.largest.iter().map(|r| vec![format!("  {}", r.purpose), r.name.clone(), r.bytes.to_string()]).collect();
-    use crate::table::Align::{Left, Right};
     format!(
-        "No: {no}, with one clip at a time.\nWhat holds it up:\n{}",
-        crate::table::aligned(&[Left, Left, Right], &rows)
+        "No: it does not fit in {}. The smallest plan, with one clip at a time, takes {}.\n\
+         What holds it up:\n{}\
+         What would help: --memory {} or more; fewer clips decoded ahead (--ahead 1); smaller or shorter clips\n\
+         (--size, --clip); a smaller model (--widths, --hidden)\n",
+        budget(no.budget),
+        no.smallest,
+        crate::table::aligned(&[Left, Left, Right], &rows),
+        enough(no.smallest),
     )
 }

@@ -31,19 +31,6 @@ pub fn aligned(columns: &[Align], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// 3119040 -> 3,119,040
-pub fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,10 +39,5 @@ mod tests {
     fn columns_line_up() {
         let rows = [["a", "1"], ["long", "23"]].map(|r| r.map(str::to_owned).to_vec());
         assert_eq!(aligned(&[Align::Left, Align::Right], &rows), "a      1\nlong  23\n");
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!([0, 999, 1000, 3_119_040].map(thousands), ["0", "999", "1,000", "3,119,040"]);
     }
 }

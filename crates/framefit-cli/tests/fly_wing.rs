@@ -26,7 +26,8 @@ fn a_3d_cnn_learns_to_see_wings_of_flies() {
     let mut args = vec!["train", manifest.to_str().unwrap(), "--json", "--out", "run"];
     args.extend(settings.split_whitespace());
     let end = last_json(&succeed(folder.path(), &args));
-    let (clips, correct) = (end["validation"]["clips"].as_f64().unwrap(), end["validation"]["correct"].as_f64().unwrap());
+    let (clips, correct) =
+        (end["validation"]["clips"].as_f64().unwrap(), end["validation"]["correct"].as_f64().unwrap());
     let accuracy = correct / clips;
     println!("validation accuracy {accuracy:.3} after the last epoch");
     assert!(accuracy >= LEAST_ACCURACY, "{accuracy:.3} of the validation clips are right: {end}");

@@ -3,10 +3,11 @@
 use super::{print, print_json};
 use crate::args::{EvalArgs, SplitArg};
 use crate::commands::train::clip_spec;
-use crate::progress::{Progress, percent};
+use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve;
 use crate::table::{Align, aligned};
+use crate::words::{count, percent};
 use framefit::core::Bytes;
 use framefit::data::{ClipRef, DataError, Dataset, Manifest, Split};
 use framefit::engine::Engine;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
-    let resources = resolve::resources(&args.resources)?;
+    let resources = resolve::inference_resources(&args.resources)?;
     let batch = resolve::at_least_one("--batch", args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
     let manifests = if args.manifests.is_empty() { &checkpoint.settings.manifests } else { &args.manifests };
@@ -103,10 +104,10 @@ fn text(name: &str, score: &Score, classes: &[String], confusion: &[Vec<usize>])
         rows.push(vec![class.clone(), labelled.to_string(), share(labelled), share(predicted)]);
     }
     format!(
-        "{name} accuracy {} ({} of {} clips), loss {:.4}\n\n{}",
+        "{name} accuracy {} ({} of {}), loss {:.4}\n\n{}",
         percent(score.accuracy()),
         score.correct,
-        score.clips,
+        count(score.clips, "clip"),
         score.loss,
         aligned(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)
     )

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub fn run(args: &PredictArgs) -> Result<ExitCode, Problem> {
-    let resources = resolve::resources(&args.resources)?;
+    let resources = resolve::inference_resources(&args.resources)?;
     let batch = resolve::at_least_one("--batch", args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
     let spec = clip_spec(&checkpoint.settings);

@@ -4,7 +4,8 @@ use super::{print, print_json};
 use crate::args::SummaryArgs;
 use crate::report::Problem;
 use crate::resolve;
-use crate::table::{Align, aligned, thousands};
+use crate::table::{Align, aligned};
+use crate::words::thousands;
 use framefit::core::{Graph, Op, Order};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -43,7 +44,7 @@ fn parameters(graph: &Graph, id: framefit::core::NodeId) -> u64 {
 
 /// The same as a table, extents in PyTorch's order.
 pub fn table(graph: &Graph) -> String {
-    let mut rows = vec![["layer", "", "output", "parameters", "MFLOP"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["layer", "kind", "output", "parameters", "MFLOP"].map(str::to_owned).to_vec()];
     let source = graph.shape(Graph::SOURCE).text(Order::PyTorch, "N");
     rows.push(vec!["clip".to_owned(), String::new(), source, String::new(), String::new()]);
     let mut operations = 0;
@@ -56,7 +57,11 @@ pub fn table(graph: &Graph) -> String {
             Op::Conv3d(c) if c.groups > 1 => format!("{} {}, {} groups", node.op.kind(), c.kernel, c.groups),
             Op::Conv3d(c) => format!("{} {}", node.op.kind(), c.kernel),
             Op::MaxPool3d(p) => format!("{} {}", node.op.kind(), p.kernel),
-            Op::GlobalAvgPool3d(_) | Op::Relu(_) | Op::Flatten(_) | Op::Linear(_) => node.op.kind().to_owned(),
+            Op::ConvLstm2d(c) => format!("{} {}x{}", node.op.kind(), c.kernel.h, c.kernel.w),
+            Op::NormMean(_) => "BatchNorm, frame mean".to_owned(),
+            Op::GlobalAvgPool3d(_) | Op::Relu(_) | Op::Flatten(_) | Op::Linear(_) | Op::Dense(_) => {
+                node.op.kind().to_owned()
+            }
         };
         let output = graph.shape(node.output).text(Order::PyTorch, "N");
         let params = if params == 0 { String::new() } else { thousands(params) };
@@ -66,6 +71,8 @@ pub fn table(graph: &Graph) -> String {
     aligned(&[Align::Left, Align::Left, Align::Left, Align::Right, Align::Right], &rows)
 }
 
+/// Millions with one decimal; nothing for layers that compute nothing.
 fn mega(operations: u64) -> String {
-    format!("{:.1}", operations as f64 / 1e6)
+    let tenths = (operations as f64 / 1e5).round() as u64;
+    if operations == 0 { String::new() } else { format!("{}.{}", thousands(tenths / 10), tenths % 10) }
 }

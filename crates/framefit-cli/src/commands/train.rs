@@ -2,13 +2,15 @@
 
 use super::{plan, print, print_json};
 use crate::args::TrainArgs;
-use crate::progress::{Progress, percent};
+use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve::{self, Extents};
-use framefit::core::Bytes;
+use crate::words::{budget, count, percent, thousands};
+use framefit::core::plan::Plan;
+use framefit::core::{Bytes, Graph};
 use framefit::data::{ClipSpec, Dataset, FrameSize, Manifest, Split};
 use framefit::kernels::resident::peak_resident_bytes;
-use framefit::train::{Checkpoint, Event, Resources, Settings, TrainError, Trainer, fixed_bytes, plan_training};
+use framefit::train::{Checkpoint, Event, Resources, Settings, TrainError, Trainer};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,34 +24,8 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
         None => new(&args)?,
     };
     let graph = job.settings.model.build()?;
-    let (dataset, plan) = fit(&job, &args, &resources)?;
-
-    let shape = dataset.shape();
-    eprintln!(
-        "{} training clips and {} validation clips of {} frames of {}x{}x{}, {} classes: {}",
-        dataset.clips(Split::Training).len(),
-        dataset.clips(Split::Validation).len(),
-        shape.frames,
-        shape.height,
-        shape.width,
-        shape.channels,
-        dataset.classes().len(),
-        dataset.classes().join(", "),
-    );
-    let left_out = dataset.index().left_out();
-    if !left_out.is_empty() {
-        let frames: usize = left_out.iter().map(|l| l.frames).sum();
-        eprintln!("{frames} frames at the ends of {} rows do not fill a clip and are left out", left_out.len());
-    }
-    let budget = resources.memory.map_or_else(String::new, |b| format!(" of {b}"));
-    eprintln!(
-        "{} with {} parameters; planned peak {}{budget}, {} clips at a time{}",
-        job.settings.model.family,
-        crate::table::thousands(graph.param_count()),
-        plan.ledger.peak,
-        plan.micro_batch,
-        plan::cut(&graph, &plan),
-    );
+    let (dataset, plan, resources) = fit(&job, &args, &resources)?;
+    eprint!("{}", preamble(&job, &graph, &dataset, &plan, &resources));
 
     let planned = plan.ledger.peak;
     let document = plan::json(&job.settings.model, &graph, &plan, job.settings.batch, &resources);
@@ -57,7 +33,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
     let mut trainer = make(job.settings.clone(), dataset, plan, &resources, &job.folder)?;
     let done = trainer.progress().epoch;
     if done >= job.settings.epochs {
-        eprintln!("{done} epochs are done already; ask for more with --epochs");
+        eprintln!("{} done already; ask for more with --epochs", count(done, "epoch"));
     }
 
     let mut log = Log::new(&job.folder, &document, args.resume.is_some());
@@ -76,6 +52,44 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
     written?;
     finish(&trainer, &job, planned, args.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What will be trained on what, and in how much memory.
+fn preamble(job: &Job, graph: &Graph, dataset: &Dataset, plan: &Plan, resources: &Resources) -> String {
+    let shape = dataset.shape();
+    let mut text = format!(
+        "{} for training, {} for validation: {} of {}x{}x{}\n{}: {}\n",
+        count(dataset.clips(Split::Training).len(), "clip"),
+        thousands(dataset.clips(Split::Validation).len() as u64),
+        count(shape.frames, "frame"),
+        shape.height,
+        shape.width,
+        shape.channels,
+        if dataset.classes().len() == 1 {
+            "1 class".to_owned()
+        } else {
+            format!("{} classes", dataset.classes().len())
+        },
+        dataset.classes().join(", "),
+    );
+    let left_out = dataset.index().left_out();
+    if !left_out.is_empty() {
+        let frames: usize = left_out.iter().map(|l| l.frames).sum();
+        let (frames, rows) = (count(frames, "frame"), count(left_out.len(), "row"));
+        text.push_str(&format!("left out: {frames} at the ends of {rows}, too few for a clip\n"));
+    }
+    let of = resources.memory.map_or_else(String::new, |b| format!(" of {}", budget(b)));
+    text.push_str(&format!(
+        "{}, {}; {} at a time, planned peak {}{of}\n",
+        job.settings.model.family,
+        count(graph.param_count() as usize, "parameter"),
+        count(plan.micro_batch, "clip"),
+        plan.ledger.peak,
+    ));
+    if let Some(cut) = plan::cut(graph, plan) {
+        text.push_str(&format!("{cut}\n"));
+    }
+    text
 }
 
 struct Job {
@@ -144,26 +158,27 @@ pub fn clip_spec(settings: &Settings) -> ClipSpec {
 
 /// The data set with as many frames kept as asked for, and the plan beside it. Where both do not fit the
 /// budget, nothing is kept, and frames are decoded again in every epoch.
-fn fit(
-    job: &Job,
-    args: &TrainArgs,
-    resources: &Resources,
-) -> Result<(Arc<Dataset>, framefit::core::plan::Plan), Problem> {
+fn fit(job: &Job, args: &TrainArgs, resources: &Resources) -> Result<(Arc<Dataset>, Plan, Resources), Problem> {
     let open = |keep| resolve::dataset(job.manifest.clone(), clip_spec(&job.settings), keep);
     let graph = job.settings.model.build()?;
     let plan = |dataset: &Dataset| {
-        let memory = dataset.memory_bytes(resources.ahead);
-        plan_training(&graph, job.settings.batch, resources, &fixed_bytes(resources, Some(&memory)))
+        // A batch never has more clips than there are.
+        let batch = job.settings.batch.min(dataset.clips(Split::Training).len()).max(1);
+        plan::within_memory(&graph, batch, resources, &dataset.memory_bytes(resources.ahead))
     };
-    let dataset = open(args.resources.keep_frames)?;
+    let keep = args.keeping.keep_frames;
+    let dataset = open(keep)?;
     match plan(&dataset) {
-        Err(TrainError::NoFit(_)) if args.resources.keep_frames > Bytes(0) => {
+        Err(TrainError::NoFit(_)) if keep > Bytes(0) => {
             drop(dataset);
             let dataset = open(Bytes(0))?;
-            let plan = plan(&dataset)?;
-            Ok((dataset, plan))
+            let (plan, resources) = plan(&dataset)?;
+            Ok((dataset, plan, resources))
         }
-        planned => Ok((dataset, planned?)),
+        planned => {
+            let (plan, resources) = planned?;
+            Ok((dataset, plan, resources))
+        }
     }
 }
 
@@ -213,16 +228,16 @@ fn finish(trainer: &Trainer, job: &Job, planned: Bytes, json: bool) -> Result<()
     eprintln!("{measured}planned {planned}; weights in {}", job.folder.display());
     match (progress.validation, progress.best) {
         (Some(last), Some(best)) => print(&format!(
-            "validation accuracy {} after {} epochs (best {} in epoch {})\n",
+            "validation accuracy {} after {} (best {} in epoch {})\n",
             percent(last.accuracy()),
-            progress.epoch,
+            count(progress.epoch, "epoch"),
             percent(best.accuracy()),
             progress.best_epoch,
         )),
         _ => print(&format!(
-            "training accuracy {} after {} epochs (the manifest has no validation clips)\n",
+            "training accuracy {} after {} (the manifest has no validation clips)\n",
             percent(progress.training.accuracy()),
-            progress.epoch,
+            count(progress.epoch, "epoch"),
         )),
     }
 }
