@@ -1,6 +1,7 @@
 //! Arguments as they are typed.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use framefit::core::bytes::UnreadableBytes;
 use framefit::core::{Bytes, Dims3};
 use framefit::kernels::Isa;
 use framefit::models::Family;
@@ -41,7 +42,8 @@ pub enum Command {
 #[command(override_usage = "framefit train [OPTIONS] <MANIFEST> [MANIFEST]\n       \
                             framefit train --resume <FOLDER> [OPTIONS] [MANIFEST]...")]
 pub struct TrainArgs {
-    /// CSV with the columns video,label[,start_frame,end_frame][,split]; or two: training, validation
+    /// CSV with the columns video,label[,start_frame,end_frame][,split], or video,frame,label[,split] for a label
+    /// per frame; or two files: training, validation
     #[arg(required_unless_present = "resume", num_args = 1..=2, value_name = "MANIFEST")]
     pub manifests: Vec<PathBuf>,
     #[command(flatten)]
@@ -86,7 +88,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub clip: ClipArgs,
     /// Clips of one optimizer step
-    #[arg(long, value_name = "CLIPS", default_value_t = 1, help_heading = "Training")]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 1, help_heading = "Training")]
     pub batch: usize,
     #[command(flatten)]
     pub resources: ResourceArgs,
@@ -117,7 +119,7 @@ pub struct EvalArgs {
     #[arg(long, value_enum, value_name = "WHICH")]
     pub split: Option<SplitArg>,
     /// Clips at a time
-    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 8)]
     pub batch: usize,
     /// Results as JSON
     #[arg(long)]
@@ -135,7 +137,7 @@ pub struct PredictArgs {
     #[arg(required = true, value_name = "VIDEO")]
     pub videos: Vec<PathBuf>,
     /// Clips at a time
-    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 8)]
     pub batch: usize,
     /// Results as one JSON object per clip, with the probability of every class
     #[arg(long)]
@@ -164,19 +166,19 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Frames of a clip
-    #[arg(long, value_name = "FRAMES", requires = "size", help_heading = "Clip")]
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true, requires = "size", help_heading = "Clip")]
     pub clip: Option<usize>,
     /// Height and width of a frame
     #[arg(long, value_name = "HxW", value_parser = parse_size, requires = "clip", help_heading = "Clip")]
     pub size: Option<Size>,
     /// Channels of a frame
-    #[arg(long, value_name = "C", default_value_t = 3, help_heading = "Clip")]
+    #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 3, help_heading = "Clip")]
     pub channels: usize,
     /// Number of classes
-    #[arg(long, value_name = "K", default_value_t = 20, help_heading = "Clip")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, default_value_t = 20, help_heading = "Clip")]
     pub classes: usize,
     /// Clips of a batch
-    #[arg(long, value_name = "CLIPS", default_value_t = 1, help_heading = "Clip")]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 1, help_heading = "Clip")]
     pub batch: usize,
 }
 
@@ -184,23 +186,23 @@ pub struct ExplainArgs {
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// cnn3d (mean over time and space), cnn3d-separable (depthwise separable convolutions), cnn3d-flatten
-    /// (all features to the first linear layer)
+    /// (all features to the first linear layer), convlstm (a label per frame)
     #[arg(long, value_name = "NAME", default_value_t = Family::Cnn3d)]
     pub model: Family,
     /// Output channels of each convolution block
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "32,64")]
     pub widths: Vec<usize>,
     /// Filters of convlstm
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 40)]
     pub filters: usize,
     /// Kernel of the convolutions, 3 or TxHxW, odd
-    #[arg(long, value_name = "K", default_value = "3", value_parser = parse_kernel)]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, default_value = "3", value_parser = parse_kernel)]
     pub kernel: Dims3,
     /// Max pooling after each convolution, 2 or TxHxW
     #[arg(long, value_name = "P", default_value = "2", value_parser = parse_dims)]
     pub pool: Dims3,
     /// Features between the two linear layers
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512)]
     pub hidden: usize,
 }
 
@@ -209,16 +211,16 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Clip")]
 pub struct ClipArgs {
     /// Frames of a clip
-    #[arg(long, value_name = "FRAMES")]
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true)]
     pub clip: usize,
     /// Height and width of a frame
     #[arg(long, value_name = "HxW", value_parser = parse_size)]
     pub size: Size,
     /// Channels of a frame: 3 (RGB) or 1 (grey)
-    #[arg(long, value_name = "C", default_value_t = 3)]
+    #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 3)]
     pub channels: usize,
     /// Number of classes
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub classes: usize,
 }
 
@@ -226,14 +228,14 @@ pub struct ClipArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Clip")]
 pub struct DataClipArgs {
-    /// Frames of a clip
-    #[arg(long, value_name = "FRAMES", default_value_t = 16)]
-    pub clip: usize,
+    /// Frames of a clip [default: 16; with a label per frame, the whole video]
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true)]
+    pub clip: Option<usize>,
     /// Resize every frame to this height and width; without it, frames stay as they are
     #[arg(long, value_name = "HxW", value_parser = parse_size)]
     pub size: Option<Size>,
     /// Channels of a frame: 3 (RGB) or 1 (grey)
-    #[arg(long, value_name = "C", default_value_t = 3)]
+    #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 3)]
     pub channels: usize,
 }
 
@@ -241,10 +243,10 @@ pub struct DataClipArgs {
 #[command(next_help_heading = "Training")]
 pub struct TrainingArgs {
     /// Passes over the training clips [default: 10, or what the resumed run had]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub epochs: Option<usize>,
     /// Clips of one optimizer step
-    #[arg(long, value_name = "CLIPS", default_value_t = 8)]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 8)]
     pub batch: usize,
     /// Adam's learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3, allow_negative_numbers = true)]
@@ -265,7 +267,7 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "STD", allow_negative_numbers = true, value_delimiter = ',', default_values_t = [0.5])]
     pub std: Vec<f64>,
     /// Initial weights, the order of clips and flips depend on it alone
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 0)]
     pub seed: u64,
 }
 
@@ -279,10 +281,10 @@ pub struct ResourceArgs {
     pub memory: Option<Bytes>,
     /// Source frames taken through the model at once; the gradient stays that of the whole clip
     /// [default: the whole clip where it fits]
-    #[arg(long, value_name = "FRAMES")]
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true)]
     pub segment: Option<usize>,
     /// States kept between segments for the backward pass; fewer take less memory and more time [default: 10]
-    #[arg(long, value_name = "N", requires = "segment")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "segment")]
     pub checkpoints: Option<usize>,
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -296,7 +298,7 @@ pub struct InferenceArgs {
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
     /// Source frames taken through the model at once [default: the whole clip where it fits]
-    #[arg(long, value_name = "FRAMES")]
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true)]
     pub segment: Option<usize>,
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -306,21 +308,21 @@ pub struct InferenceArgs {
 #[command(next_help_heading = "Resources")]
 pub struct MachineArgs {
     /// Threads [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     /// Most recent instruction set to use: scalar, avx2, avx512 [default: what the processor has]
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
     /// Clips decoded ahead
-    #[arg(long, value_name = "CLIPS", default_value_t = 4)]
+    #[arg(long, value_name = "CLIPS", allow_negative_numbers = true, default_value_t = 4)]
     pub ahead: usize,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Resources")]
 pub struct KeepingArgs {
-    /// Decoded frames kept in memory between epochs; none where the budget has no room for them
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    /// Decoded frames kept in memory between epochs; none with 0, and where the budget has no room for them
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes_or_none)]
     pub keep_frames: Bytes,
 }
 
@@ -328,7 +330,7 @@ pub struct KeepingArgs {
 #[command(next_help_heading = "Resources")]
 pub struct PlannedKeepingArgs {
     /// Decoded frames kept in memory between epochs, counted in full [default: none]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes_or_none)]
     pub keep_frames: Option<Bytes>,
 }
 
@@ -357,6 +359,11 @@ pub enum SplitArg {
 pub struct Size {
     pub height: usize,
     pub width: usize,
+}
+
+/// An amount of memory that may be nothing.
+fn parse_bytes_or_none(text: &str) -> Result<Bytes, String> {
+    if text == "0" { Ok(Bytes(0)) } else { text.parse().map_err(|e: UnreadableBytes| e.to_string()) }
 }
 
 fn numbers(text: &str) -> Option<Vec<usize>> {

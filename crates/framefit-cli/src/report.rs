@@ -1,8 +1,9 @@
 //! Errors in words, once, at the edge.
 
+use crate::machine::free_memory;
 use crate::words::{budget, enough};
 use framefit::core::plan::NoFit;
-use framefit::data::DataError;
+use framefit::data::{DataError, ManifestError};
 use framefit::models::UnknownFamily;
 use framefit::train::TrainError;
 use framefit::weights::WeightsError;
@@ -25,6 +26,19 @@ pub enum Problem {
     #[error("{} has {frames} frames, but the model takes clips of {clip}", path.display())]
     #[diagnostic(help("leave it out, or train a model on shorter clips"))]
     ShortVideo { path: PathBuf, frames: usize, clip: usize },
+    #[error("{}: the path of a manifest must be UTF-8 text: weights record what they were trained on", path.display())]
+    #[diagnostic(help("rename the file or its folder"))]
+    PathText { path: PathBuf },
+    #[error("{}: cannot write: {cause}", path.display())]
+    #[diagnostic(help("choose another folder with --out"))]
+    Write { path: PathBuf, cause: std::io::Error },
+    #[error("{cause}")]
+    #[diagnostic(help(
+        "it is the manifest that {} was trained with, as it was written then: go to that folder, or name the manifest: \
+         {command} {0} MANIFEST",
+        run.display()
+    ))]
+    ManifestOfRun { run: PathBuf, command: &'static str, cause: ManifestError },
     #[error("cannot write the results: {cause}")]
     Output { cause: std::io::Error },
 }
@@ -78,14 +92,17 @@ fn does_not_fit(no: &NoFit) -> String {
     use crate::table::Align::{Left, Right};
     let rows: Vec<Vec<String>> =
         no.largest.iter().map(|r| vec![format!("  {}", r.purpose), r.name.clone(), r.bytes.to_string()]).collect();
+    let more = match free_memory() {
+        Some(free) if free < no.smallest => format!("a machine with more memory than the {free} that are free here"),
+        _ => format!("--memory {} or more", enough(no.smallest)),
+    };
     format!(
-        "No: it does not fit in {}. The smallest plan, with one clip at a time, takes {}.\n\
+        "No: it does not fit in {}. The smallest plan, one clip at a time, takes {}.\n\
          What holds it up:\n{}\
-         What would help: --memory {} or more; fewer clips decoded ahead (--ahead 1); smaller or shorter clips\n\
-         (--size, --clip); a smaller model (--widths, --hidden)\n",
+         What would help:\n  {more}\n  fewer clips decoded ahead (--ahead 1)\n  \
+         smaller or shorter clips (--size, --clip), a smaller model (--widths, --hidden)\n",
         budget(no.budget),
         no.smallest,
         crate::table::aligned(&[Left, Left, Right], &rows),
-        enough(no.smallest),
     )
 }

@@ -6,10 +6,10 @@ use crate::args::{
 use crate::report::Problem;
 use framefit::core::Bytes;
 use framefit::core::schedule::Cut;
-use framefit::data::{ClipSpec, Dataset, FrameSize, Manifest};
+use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, ManifestError};
 use framefit::engine::{Kernels, Normalisation};
 use framefit::models::ModelSpec;
-use framefit::train::{Augmentation, ClassWeights, Resources};
+use framefit::train::{Augmentation, Checkpoint, ClassWeights, Resources};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,6 +132,17 @@ pub fn at_least_one(flag: &'static str, value: usize) -> Result<usize, Problem> 
     Ok(value)
 }
 
+/// Clips of one optimizer step. A model is refused whose values, of this many clips, cannot be addressed.
+const MOST_CLIPS: usize = 1 << 16;
+
+pub fn batch(clips: usize) -> Result<usize, Problem> {
+    if clips == 0 || clips > MOST_CLIPS {
+        let message = format!("write a number from 1 to {MOST_CLIPS}, not {clips}");
+        return Err(Problem::Flag { flag: "--batch", message });
+    }
+    Ok(clips)
+}
+
 pub fn positive(flag: &'static str, value: f64, zero: bool) -> Result<f64, Problem> {
     if !value.is_finite() || value < 0.0 || (value == 0.0 && !zero) {
         let rule = if zero { "at least 0" } else { "more than 0" };
@@ -140,18 +151,35 @@ pub fn positive(flag: &'static str, value: f64, zero: bool) -> Result<f64, Probl
     Ok(value)
 }
 
-pub fn clip_spec(frames: usize, size: Option<Size>, channels: usize) -> Result<ClipSpec, Problem> {
-    at_least_one("--clip", frames)?;
+pub fn clip_form(length: Length, size: Option<Size>, channels: usize) -> Result<ClipForm, Problem> {
+    if let Length::Frames(frames) = length {
+        at_least_one("--clip", frames)?;
+    }
     if !matches!(channels, 1 | 3) {
         let message = format!("videos have 3 channels (RGB) or are turned to 1 (grey), not {channels}");
         return Err(Problem::Flag { flag: "--channels", message });
     }
     let size = size.map(|s| FrameSize { height: s.height, width: s.width });
-    Ok(ClipSpec { frames, size, channels })
+    Ok(ClipForm { length, size, channels })
 }
 
-pub fn dataset(manifest: Manifest, spec: ClipSpec, keep: Bytes) -> Result<Arc<Dataset>, Problem> {
-    Ok(Arc::new(Dataset::open(manifest, spec, keep.0)?))
+pub fn dataset(labels: Labels, form: ClipForm, keep: Bytes) -> Result<Arc<Dataset>, Problem> {
+    Ok(Arc::new(Dataset::open(labels, form, keep.0)?))
+}
+
+/// The manifest for a run that is there: the one named now, else the one that the run was trained with.
+pub fn manifest_of_run(
+    named: &[PathBuf],
+    checkpoint: &Checkpoint,
+    run: &Path,
+    command: &'static str,
+) -> Result<Labels, Problem> {
+    let recorded = named.is_empty();
+    let files = if recorded { &checkpoint.settings.manifests } else { named };
+    Labels::read_with_classes(files, &checkpoint.classes).map_err(|cause| match cause {
+        ManifestError::Read { .. } if recorded => Problem::ManifestOfRun { run: run.to_owned(), command, cause },
+        cause => DataError::from(cause).into(),
+    })
 }
 
 /// runs/NAME-N, for the first N from 1 that is not there yet.

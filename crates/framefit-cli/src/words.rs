@@ -35,7 +35,10 @@ pub fn budget(bytes: Bytes) -> String {
 
 /// A size for --memory that is no less: 143654912 -> 144MB
 pub fn enough(bytes: Bytes) -> String {
-    format!("{}MB", bytes.0.div_ceil(1_000_000))
+    match bytes.0 {
+        0..10_000_000_000 => format!("{}MB", bytes.0.div_ceil(1_000_000)),
+        more => format!("{}GB", more.div_ceil(1_000_000_000)),
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +65,6 @@ mod tests {
         ] {
             assert_eq!(budget(written.parse().unwrap()), shown);
         }
-        assert_eq!(enough(Bytes(143_654_912)), "144MB");
+        assert_eq!([143_654_912, 98 << 40].map(|b| enough(Bytes(b))), ["144MB", "107753GB"]);
     }
 }

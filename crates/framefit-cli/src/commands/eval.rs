@@ -2,29 +2,29 @@
 
 use super::{print, print_json};
 use crate::args::{EvalArgs, SplitArg};
-use crate::commands::train::clip_spec;
+use crate::commands::train::{clip_form, labels_fit};
 use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve;
 use crate::table::{Align, aligned};
 use crate::words::{count, percent};
 use framefit::core::Bytes;
-use framefit::data::{ClipRef, DataError, Dataset, Manifest, Split};
+use framefit::data::{ClipRef, Dataset, Split};
 use framefit::engine::Engine;
-use framefit::train::{Checkpoint, Evaluation, Resources, Score, TrainError, fixed_bytes, largest, plan_inference};
+use framefit::train::{Checkpoint, Evaluation, Resources, Score, Seen, TrainError, Wanted, fixed_bytes, largest, plan};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
     let resources = resolve::inference_resources(&args.resources)?;
-    let batch = resolve::at_least_one("--batch", args.batch)?;
+    let batch = resolve::batch(args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
-    let manifests = if args.manifests.is_empty() { &checkpoint.settings.manifests } else { &args.manifests };
-    let manifest = Manifest::read_with_classes(manifests, &checkpoint.classes).map_err(DataError::from)?;
-    let spec = clip_spec(&checkpoint.settings);
+    let labels = resolve::manifest_of_run(&args.manifests, &checkpoint, &args.run, "framefit eval")?;
+    labels_fit(checkpoint.settings.model.family, &labels)?;
+    let form = clip_form(&checkpoint.settings);
     // Every clip is used once, so keeping frames would serve nothing.
-    let dataset = resolve::dataset(manifest, spec, Bytes(0))?;
+    let dataset = resolve::dataset(labels, form, Bytes(0))?;
     let (name, clips) = choose(&dataset, args.split)?;
     let mut engine = engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
 
@@ -36,19 +36,24 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
     let weights = if counts.iter().sum::<usize>() == 0 { vec![1.0; classes] } else { weights };
     engine.set_class_weights(Some(&weights))?;
     let progress = Progress::of_clips(clips.len());
-    let evaluation = Evaluation { dataset: &dataset, clips: &clips, weights: &weights, ahead: resources.ahead };
-    let score = evaluation.run(&mut engine, &mut |clip, logits, score: Score| {
-        if let Some(cell) = confusion.get_mut(clip.label).and_then(|row| row.get_mut(largest(logits))) {
-            *cell += 1;
+    let evaluation = Evaluation { dataset: &dataset, clips: &clips, ahead: resources.ahead };
+    let mut done = 0;
+    let score = evaluation.run(&mut engine, &mut |seen: Seen<'_>, _| {
+        for (&label, logits) in seen.labels.iter().zip(seen.logits.chunks_exact(classes)) {
+            if let Some(cell) = confusion.get_mut(label as usize).and_then(|row| row.get_mut(largest(logits))) {
+                *cell += 1;
+            }
         }
-        progress.clips(score.clips);
+        done += 1;
+        progress.clips(done);
     })?;
     progress.finish();
 
     if args.json {
         print_json(&json!({
             "split": name,
-            "clips": score.clips,
+            "clips": clips.len(),
+            "labels": score.labels,
             "correct": score.correct,
             "accuracy": score.accuracy(),
             "loss": score.loss,
@@ -56,7 +61,8 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
             "confusion": confusion,
         }))?;
     } else {
-        print(&text(name, &score, &checkpoint.classes, &confusion))?;
+        let noun = if dataset.per_frame() { "frame" } else { "clip" };
+        print(&text(name, noun, &score, &checkpoint.classes, &confusion))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,16 +92,20 @@ pub fn engine(
     batch: usize,
     resources: &Resources,
 ) -> Result<Engine<f32>, Problem> {
-    let graph = checkpoint.settings.model.build()?;
+    if checkpoint.settings.whole_videos {
+        checkpoint.settings.model.frames = dataset.longest();
+    }
     let fixed = fixed_bytes(resources, Some(&dataset.memory_bytes(resources.ahead)));
-    let plan = plan_inference(&graph, batch, resources, &fixed)?;
-    let mut engine = Engine::new(graph, plan, resources.kernels, &checkpoint.settings.normalisation)?;
+    let lengths = Split::ALL.map(|split| dataset.lengths(split)).concat();
+    let wanted = Wanted { model: &checkpoint.settings.model, lengths: &lengths, batch, training: false };
+    let variants = plan(&wanted, resources, &fixed)?.into_variants();
+    let mut engine = Engine::for_lengths(variants, resources.kernels, &checkpoint.settings.normalisation)?;
     checkpoint.load_weights(&mut engine)?;
     Ok(engine)
 }
 
-fn text(name: &str, score: &Score, classes: &[String], confusion: &[Vec<usize>]) -> String {
-    let mut rows = vec![["class", "clips", "recall", "precision"].map(str::to_owned).to_vec()];
+fn text(name: &str, noun: &str, score: &Score, classes: &[String], confusion: &[Vec<usize>]) -> String {
+    let mut rows = vec![["class", &format!("{noun}s"), "recall", "precision"].map(str::to_owned).to_vec()];
     for (k, class) in classes.iter().enumerate() {
         let right = confusion[k][k];
         let labelled: usize = confusion[k].iter().sum();
@@ -107,7 +117,7 @@ fn text(name: &str, score: &Score, classes: &[String], confusion: &[Vec<usize>])
         "{name} accuracy {} ({} of {}), loss {:.4}\n\n{}",
         percent(score.accuracy()),
         score.correct,
-        count(score.clips, "clip"),
+        count(score.labels, noun),
         score.loss,
         aligned(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)
     )

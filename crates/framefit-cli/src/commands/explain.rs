@@ -12,7 +12,7 @@ use std::process::ExitCode;
 const LONGEST: u64 = 64 << 20;
 
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Problem> {
-    let batch = resolve::at_least_one("--batch", args.batch)?;
+    let batch = resolve::batch(args.batch)?;
     let text = read(args)?;
     let graph = match (args.clip, args.size) {
         (Some(frames), Some(size)) => {

@@ -13,21 +13,23 @@ use framefit::core::schedule::advances;
 use framefit::core::{Bytes, Graph, Order};
 use framefit::data::DataMemory;
 use framefit::models::ModelSpec;
-use framefit::train::{Resources, TrainError, fixed_bytes, plan_training};
+use framefit::train::{Plans, Resources, TrainError, Wanted, fixed_bytes, plan as make_plan};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub fn run(args: &PlanArgs) -> Result<ExitCode, Problem> {
     let spec = resolve::model_of_clip(&args.model, &args.clip)?;
-    let batch = resolve::at_least_one("--batch", args.batch)?;
+    let batch = resolve::batch(args.batch)?;
     let graph = spec.build()?;
     let resources = resolve::resources(&args.resources)?;
     let data = assumed(&graph, &resources, args.keeping.keep_frames.unwrap_or_default());
-    let (plan, resources) = within_memory(&graph, batch, &resources, &data)?;
+    let wanted = Wanted { model: &spec, lengths: &[], batch, training: true };
+    let (plans, resources) = within_memory(&wanted, &resources, &data)?;
+    let plan = plans.longest();
     if args.json {
-        print_json(&json(&spec, &graph, &plan, batch, &resources))?;
+        print_json(&json(&spec, &graph, plan, batch, &resources))?;
     } else {
-        print(&text(&graph, &plan, batch, &resources, args.all))?;
+        print(&text(&graph, plan, batch, &resources, args.all))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -35,21 +37,20 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, Problem> {
 /// The plan, and the resources it was made for: where no budget is named and the whole batch at once would take
 /// more memory than is free, what is free is the budget.
 pub fn within_memory(
-    graph: &Graph,
-    batch: usize,
+    wanted: &Wanted<'_>,
     resources: &Resources,
     data: &DataMemory,
-) -> Result<(Plan, Resources), TrainError> {
+) -> Result<(Plans, Resources), TrainError> {
     let fixed = fixed_bytes(resources, Some(data));
-    let plan = plan_training(graph, batch, resources, &fixed)?;
+    let plans = make_plan(wanted, resources, &fixed)?;
     match (resources.memory, free_memory()) {
-        (None, Some(free)) if plan.ledger.peak > free => {
-            let whole = plan.ledger.peak;
+        (None, Some(free)) if plans.peak() > free => {
+            let whole = plans.peak();
             eprintln!("note: all at once it would take {whole}; the budget is the {free} that are free, see --memory");
             let resources = Resources { memory: Some(free), ..resources.clone() };
-            Ok((plan_training(graph, batch, &resources, &fixed)?, resources))
+            Ok((make_plan(wanted, &resources, &fixed)?, resources))
         }
-        _ => Ok((plan, resources.clone())),
+        _ => Ok((plans, resources.clone())),
     }
 }
 

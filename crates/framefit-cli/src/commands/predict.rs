@@ -1,25 +1,30 @@
 //! `framefit predict`.
 
-use super::{eval, print, print_json};
+use super::{eval, print};
 use crate::args::PredictArgs;
-use crate::commands::train::clip_spec;
+use crate::commands::train::clip_form;
 use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve;
 use framefit::core::Bytes;
-use framefit::data::{Dataset, Manifest, Row, RowOrigin, Split, VideoId, probe};
-use framefit::train::{Checkpoint, Evaluation, Score, largest};
+use framefit::data::{Dataset, FrameManifest, Labels, Manifest, Row, RowOrigin, Split, VideoId, probe};
+use framefit::train::{Checkpoint, Evaluation, Seen, largest};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 pub fn run(args: &PredictArgs) -> Result<ExitCode, Problem> {
     let resources = resolve::inference_resources(&args.resources)?;
-    let batch = resolve::at_least_one("--batch", args.batch)?;
+    let batch = resolve::batch(args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
-    let spec = clip_spec(&checkpoint.settings);
-    let manifest = unlabelled(args, &checkpoint)?;
-    let dataset: Arc<Dataset> = resolve::dataset(manifest, spec, Bytes(0))?;
+    let form = clip_form(&checkpoint.settings);
+    let per_frame = checkpoint.settings.model.family.labels_frames();
+    let labels: Labels = if per_frame {
+        FrameManifest::unlabelled(args.videos.clone(), checkpoint.classes.clone(), Split::Test).into()
+    } else {
+        unlabelled(args, &checkpoint)?.into()
+    };
+    let dataset: Arc<Dataset> = resolve::dataset(labels, form, Bytes(0))?;
     let model = &checkpoint.settings.model;
     let shape = dataset.shape();
     if (shape.height, shape.width) != (model.height, model.width) {
@@ -36,33 +41,59 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode, Problem> {
     let clips = dataset.clips(Split::Test).to_vec();
     let mut engine = eval::engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
     let classes = &checkpoint.classes;
-    let weights = vec![1.0; classes.len()];
-    let evaluation = Evaluation { dataset: &dataset, clips: &clips, weights: &weights, ahead: resources.ahead };
+    let evaluation = Evaluation { dataset: &dataset, clips: &clips, ahead: resources.ahead };
     let progress = Progress::of_clips(clips.len());
-    let mut written = if args.json { Ok(()) } else { print("video,start_frame,end_frame,label,probability\n") };
-    evaluation.run(&mut engine, &mut |clip, logits, score: Score| {
-        progress.clips(score.clips);
-        if written.is_err() {
-            return;
+    let header =
+        if per_frame { "video,frame,label,probability\n" } else { "video,start_frame,end_frame,label,probability\n" };
+    let mut written = if args.json { Ok(()) } else { print(header) };
+    let mut done = 0;
+    evaluation.run(&mut engine, &mut |seen: Seen<'_>, _| {
+        done += 1;
+        progress.clips(done);
+        if written.is_ok() {
+            let video = dataset.manifest().path(seen.clip.video).display().to_string();
+            written = write(&Written { seen, video: &video, classes, per_frame, json: args.json });
         }
-        let probabilities = softmax(logits);
-        let best = largest(logits);
-        let video = dataset.manifest().path(clip.video).display().to_string();
-        let (start, end) = (clip.start, clip.start + shape.frames);
-        written = if args.json {
-            let each: serde_json::Map<String, serde_json::Value> =
-                classes.iter().cloned().zip(probabilities.iter().map(|&p| json!(p))).collect();
-            print_json(&json!({
-                "video": video, "start_frame": start, "end_frame": end, "label": classes[best], "probabilities": each,
-            }))
-        } else {
-            let cells = [&video, &classes[best]].map(|text| csv_cell(text));
-            print(&format!("{},{start},{end},{},{:.4}\n", cells[0], cells[1], probabilities[best]))
-        };
     })?;
     progress.finish();
     written?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One classified clip on its way to stdout.
+struct Written<'a> {
+    seen: Seen<'a>,
+    video: &'a str,
+    classes: &'a [String],
+    per_frame: bool,
+    json: bool,
+}
+
+/// A line for the clip, or one for each of its frames.
+fn write(of: &Written<'_>) -> Result<(), Problem> {
+    let Written { seen, video, classes, per_frame, json } = *of;
+    let mut text = String::new();
+    for (t, logits) in seen.logits.chunks_exact(classes.len()).enumerate() {
+        let probabilities = softmax(logits);
+        let best = largest(logits);
+        let (start, end) = (seen.clip.start, seen.clip.start + seen.clip.frames);
+        if json {
+            let each: serde_json::Map<String, serde_json::Value> =
+                classes.iter().cloned().zip(probabilities.iter().map(|&p| json!(p))).collect();
+            let mut line = json!({ "video": video, "label": classes[best], "probabilities": each });
+            if per_frame {
+                line["frame"] = json!(start + t);
+            } else {
+                (line["start_frame"], line["end_frame"]) = (json!(start), json!(end));
+            }
+            text.push_str(&format!("{line}\n"));
+        } else {
+            let cells = [video, &classes[best]].map(csv_cell);
+            let place = if per_frame { (start + t).to_string() } else { format!("{start},{end}") };
+            text.push_str(&format!("{},{place},{},{:.4}\n", cells[0], cells[1], probabilities[best]));
+        }
+    }
+    print(&text)
 }
 
 /// Every frame of every video in consecutive clips; the last clip of a video ends with its last frame, and so

@@ -6,12 +6,13 @@ use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve::{self, Extents};
 use crate::words::{budget, count, percent, thousands};
-use framefit::core::plan::Plan;
-use framefit::core::{Bytes, Graph};
-use framefit::data::{ClipSpec, Dataset, FrameSize, Manifest, Split};
+use framefit::core::Bytes;
+use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, Split, probe};
 use framefit::kernels::resident::peak_resident_bytes;
-use framefit::train::{Checkpoint, Event, Resources, Settings, TrainError, Trainer};
+use framefit::models::Family;
+use framefit::train::{Checkpoint, Event, Plans, Resources, Settings, TrainError, Trainer, Wanted};
 use serde_json::json;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,24 +20,23 @@ use std::sync::Arc;
 
 pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
     let resources = resolve::resources(&args.resources)?;
-    let job = match &args.resume {
+    let mut job = match &args.resume {
         Some(folder) => resumed(&args, folder)?,
         None => new(&args)?,
     };
-    let graph = job.settings.model.build()?;
-    let (dataset, plan, resources) = fit(&job, &args, &resources)?;
-    eprint!("{}", preamble(&job, &graph, &dataset, &plan, &resources));
+    let (dataset, plans, resources) = fit(&mut job, &args, &resources)?;
+    eprint!("{}", preamble(&job, &dataset, &plans, &resources));
 
-    let planned = plan.ledger.peak;
-    let document = plan::json(&job.settings.model, &graph, &plan, job.settings.batch, &resources);
+    let planned = plans.peak();
+    let document = plan::json(&job.settings.model, plans.graph(), plans.longest(), job.settings.batch, &resources);
     let make = if args.resume.is_some() { Trainer::resume } else { Trainer::new };
-    let mut trainer = make(job.settings.clone(), dataset, plan, &resources, &job.folder)?;
+    let mut trainer = make(job.settings.clone(), dataset, plans, &resources, &job.folder)?;
     let done = trainer.progress().epoch;
     if done >= job.settings.epochs {
         eprintln!("{} done already; ask for more with --epochs", count(done, "epoch"));
     }
 
-    let mut log = Log::new(&job.folder, &document, args.resume.is_some());
+    let log = Log::open(&job.folder, &document, args.resume.is_some())?;
     let mut progress = Progress::new(job.settings.epochs, true);
     let mut written: Result<(), Problem> = Ok(());
     trainer.run(&mut |event| {
@@ -55,10 +55,12 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Problem> {
 }
 
 /// What will be trained on what, and in how much memory.
-fn preamble(job: &Job, graph: &Graph, dataset: &Dataset, plan: &Plan, resources: &Resources) -> String {
+fn preamble(job: &Job, dataset: &Dataset, plans: &Plans, resources: &Resources) -> String {
+    let (graph, plan) = (plans.graph(), plans.longest());
     let shape = dataset.shape();
+    let up_to = if job.settings.whole_videos { "up to " } else { "" };
     let mut text = format!(
-        "{} for training, {} for validation: {} of {}x{}x{}\n{}: {}\n",
+        "{} for training, {} for validation: {up_to}{} of {}x{}x{}\n{}: {}\n",
         count(dataset.clips(Split::Training).len(), "clip"),
         thousands(dataset.clips(Split::Validation).len() as u64),
         count(shape.frames, "frame"),
@@ -84,7 +86,7 @@ fn preamble(job: &Job, graph: &Graph, dataset: &Dataset, plan: &Plan, resources:
         job.settings.model.family,
         count(graph.param_count() as usize, "parameter"),
         count(plan.micro_batch, "clip"),
-        plan.ledger.peak,
+        plans.peak(),
     ));
     if let Some(cut) = plan::cut(graph, plan) {
         text.push_str(&format!("{cut}\n"));
@@ -95,14 +97,13 @@ fn preamble(job: &Job, graph: &Graph, dataset: &Dataset, plan: &Plan, resources:
 struct Job {
     settings: Settings,
     folder: PathBuf,
-    manifest: Manifest,
+    labels: Labels,
 }
 
 fn new(args: &TrainArgs) -> Result<Job, Problem> {
     let training = &args.training;
-    let spec = resolve::clip_spec(args.clip.clip, args.clip.size, args.clip.channels)?;
     let normalisation = resolve::normalisation(training, args.clip.channels)?;
-    let batch = resolve::at_least_one("--batch", training.batch)?;
+    let batch = resolve::batch(training.batch)?;
     let epochs = resolve::at_least_one("--epochs", training.epochs.unwrap_or(10))?;
     let learning_rate = resolve::positive("--lr", training.lr, false)?;
     let weight_decay = resolve::positive("--weight-decay", training.weight_decay, true)?;
@@ -114,14 +115,23 @@ fn new(args: &TrainArgs) -> Result<Job, Problem> {
     if Checkpoint::exists_in(&folder) {
         return Err(Problem::Occupied { path: folder });
     }
-    let manifest = Manifest::read(&args.manifests).map_err(framefit::data::DataError::from)?;
-    let infos = framefit::data::probe(&manifest)?;
-    let shape = spec.shape(&manifest, &infos).map_err(framefit::data::DataError::from)?;
+    can_be_recorded(&args.manifests)?;
+    let labels = Labels::read(&args.manifests).map_err(DataError::from)?;
+    labels_fit(args.model.model, &labels)?;
+    let length = match args.clip.clip {
+        Some(frames) => Length::Frames(frames),
+        None if labels.per_frame() => Length::Whole,
+        None => Length::Frames(DEFAULT_FRAMES),
+    };
+    let form = resolve::clip_form(length, args.clip.size, args.clip.channels)?;
+    let infos = probe(labels.manifest())?;
+    let shape = form.shape(&labels, &infos).map_err(DataError::from)?;
     let extents = Extents { frames: shape.frames, height: shape.height, width: shape.width, channels: shape.channels };
-    let model = resolve::model(&args.model, extents, manifest.classes.len())?;
+    let model = resolve::model(&args.model, extents, labels.manifest().classes.len())?;
     let settings = Settings {
         manifests: args.manifests.clone(),
         model,
+        whole_videos: length == Length::Whole,
         resized: args.clip.size.is_some(),
         normalisation,
         epochs,
@@ -132,11 +142,20 @@ fn new(args: &TrainArgs) -> Result<Job, Problem> {
         augmentation: resolve::augmentation(&training.flip),
         seed: training.seed,
     };
-    Ok(Job { settings, folder, manifest })
+    Ok(Job { settings, folder, labels })
+}
+
+/// Checkpoints hold the paths of the manifests as text.
+fn can_be_recorded(manifests: &[PathBuf]) -> Result<(), Problem> {
+    match manifests.iter().find(|path| path.to_str().is_none()) {
+        Some(path) => Err(Problem::PathText { path: path.clone() }),
+        None => Ok(()),
+    }
 }
 
 fn resumed(args: &TrainArgs, folder: &Path) -> Result<Job, Problem> {
     let checkpoint = Checkpoint::of_run(folder)?;
+    let labels = resolve::manifest_of_run(&args.manifests, &checkpoint, folder, "framefit train --resume")?;
     let mut settings = checkpoint.settings;
     if let Some(epochs) = args.training.epochs {
         settings.epochs = epochs;
@@ -144,40 +163,64 @@ fn resumed(args: &TrainArgs, folder: &Path) -> Result<Job, Problem> {
     if !args.manifests.is_empty() {
         settings.manifests = args.manifests.clone();
     }
-    let manifest = Manifest::read_with_classes(&settings.manifests, &checkpoint.classes)
-        .map_err(framefit::data::DataError::from)?;
-    Ok(Job { settings, folder: folder.to_owned(), manifest })
+    can_be_recorded(&settings.manifests)?;
+    labels_fit(settings.model.family, &labels)?;
+    Ok(Job { settings, folder: folder.to_owned(), labels })
 }
 
 /// The clips as the settings' model takes them.
-pub fn clip_spec(settings: &Settings) -> ClipSpec {
+pub fn clip_form(settings: &Settings) -> ClipForm {
     let model = &settings.model;
     let size = settings.resized.then_some(FrameSize { height: model.height, width: model.width });
-    ClipSpec { frames: model.frames, size, channels: model.channels }
+    let length = if settings.whole_videos { Length::Whole } else { Length::Frames(model.frames) };
+    ClipForm { length, size, channels: model.channels }
+}
+
+/// Frames of a clip with one label, where the user does not say.
+const DEFAULT_FRAMES: usize = 16;
+
+/// A model with a label per frame needs a manifest with one, and the other way round.
+pub fn labels_fit(family: Family, labels: &Labels) -> Result<(), Problem> {
+    let message = match (family.labels_frames(), labels.per_frame()) {
+        (true, false) => {
+            format!(
+                "{family} labels every frame: give a manifest with the columns video,frame,label, not one label per clip"
+            )
+        }
+        (false, true) => {
+            format!("{family} gives one label per clip, but the manifest has one per frame: use --model convlstm")
+        }
+        _ => return Ok(()),
+    };
+    Err(Problem::Flag { flag: "--model", message })
 }
 
 /// The data set with as many frames kept as asked for, and the plan beside it. Where both do not fit the
 /// budget, nothing is kept, and frames are decoded again in every epoch.
-fn fit(job: &Job, args: &TrainArgs, resources: &Resources) -> Result<(Arc<Dataset>, Plan, Resources), Problem> {
-    let open = |keep| resolve::dataset(job.manifest.clone(), clip_spec(&job.settings), keep);
-    let graph = job.settings.model.build()?;
+fn fit(job: &mut Job, args: &TrainArgs, resources: &Resources) -> Result<(Arc<Dataset>, Plans, Resources), Problem> {
+    let keep = args.keeping.keep_frames;
+    let dataset = resolve::dataset(job.labels.clone(), clip_form(&job.settings), keep)?;
+    if job.settings.whole_videos {
+        job.settings.model.frames = dataset.longest();
+    }
+    let open = |keep| resolve::dataset(job.labels.clone(), clip_form(&job.settings), keep);
     let plan = |dataset: &Dataset| {
         // A batch never has more clips than there are.
         let batch = job.settings.batch.min(dataset.clips(Split::Training).len()).max(1);
-        plan::within_memory(&graph, batch, resources, &dataset.memory_bytes(resources.ahead))
+        let lengths = [Split::Training, Split::Validation].map(|split| dataset.lengths(split)).concat();
+        let wanted = Wanted { model: &job.settings.model, lengths: &lengths, batch, training: true };
+        plan::within_memory(&wanted, resources, &dataset.memory_bytes(resources.ahead))
     };
-    let keep = args.keeping.keep_frames;
-    let dataset = open(keep)?;
     match plan(&dataset) {
         Err(TrainError::NoFit(_)) if keep > Bytes(0) => {
             drop(dataset);
             let dataset = open(Bytes(0))?;
-            let (plan, resources) = plan(&dataset)?;
-            Ok((dataset, plan, resources))
+            let (plans, resources) = plan(&dataset)?;
+            Ok((dataset, plans, resources))
         }
         planned => {
-            let (plan, resources) = planned?;
-            Ok((dataset, plan, resources))
+            let (plans, resources) = planned?;
+            Ok((dataset, plans, resources))
         }
     }
 }
@@ -185,25 +228,26 @@ fn fit(job: &Job, args: &TrainArgs, resources: &Resources) -> Result<(Arc<Datase
 /// `log.jsonl` in the run's folder: the plan, then a line per epoch.
 struct Log {
     path: PathBuf,
-    head: Option<String>,
 }
 
 impl Log {
-    fn new(folder: &Path, plan: &serde_json::Value, resumed: bool) -> Self {
-        let head = (!resumed).then(|| json!({ "plan": plan }).to_string());
-        Self { path: folder.join("log.jsonl"), head }
+    /// Begins the log, or goes on with it. A folder that cannot be written to is found out here, and not after
+    /// the first epoch.
+    fn open(folder: &Path, plan: &serde_json::Value, resumed: bool) -> Result<Self, Problem> {
+        let path = folder.join("log.jsonl");
+        let failed = |cause| Problem::Write { path: path.clone(), cause };
+        std::fs::create_dir_all(folder).map_err(|cause| Problem::Write { path: folder.to_owned(), cause })?;
+        let mut file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+        if !resumed {
+            file.set_len(0).and_then(|()| writeln!(file, "{}", json!({ "plan": plan }))).map_err(failed)?;
+        }
+        Ok(Self { path })
     }
 
-    /// A log that cannot be written is no reason to lose a run.
-    fn line(&mut self, value: &serde_json::Value) {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&self.path);
-        let written = file.and_then(|mut file| {
-            if let Some(head) = self.head.take() {
-                writeln!(file, "{head}")?;
-            }
-            writeln!(file, "{value}")
-        });
-        if let Err(cause) = written {
+    /// A line that cannot be written is no reason to lose a run.
+    fn line(&self, value: &serde_json::Value) {
+        let file = File::options().append(true).open(&self.path);
+        if let Err(cause) = file.and_then(|mut file| writeln!(file, "{value}")) {
             eprintln!("{}: cannot write: {cause}", self.path.display());
         }
     }
@@ -221,7 +265,7 @@ fn finish(trainer: &Trainer, job: &Job, planned: Bytes, json: bool) -> Result<()
             "best_epoch": progress.best_epoch,
             "planned_peak": planned,
             "measured_peak": peak,
-            "folder": job.folder,
+            "folder": job.folder.to_string_lossy(),
         }));
     }
     let measured = peak.map_or_else(String::new, |p| format!("measured peak {p}, "));
