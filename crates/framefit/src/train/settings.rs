@@ -11,6 +11,9 @@ pub struct Settings {
     pub manifests: Vec<PathBuf>,
     /// The model, and the extents of its clips.
     pub model: ModelSpec,
+    /// Whether each video is one clip, of its own length; else clips have the model's frames.
+    #[serde(default)]
+    pub whole_videos: bool,
     /// Whether frames are resized to the model's height and width.
     pub resized: bool,
     /// From pixels to values.
