@@ -1,4 +1,4 @@
-//! Progress on stderr: a bar on a terminal, a line per epoch elsewhere.
+//! Progress on stderr: a bar on a terminal, and a table with a row per epoch.
 
 use crate::words::percent;
 use framefit::train::{EpochReport, Event, Score};
@@ -12,15 +12,16 @@ pub struct Progress {
     terminal: bool,
     /// Whether epochs are told on stderr, too.
     lines: bool,
+    headed: bool,
     at: (usize, bool),
 }
 
-/// The bar's texts; without the bar on a terminal too narrow for both.
+/// The bar's texts; without the bar, and cut off, on a terminal too narrow for both.
 fn style() -> ProgressStyle {
     let columns = console::Term::stderr().size_checked().map_or(80, |(_, columns)| columns);
     let template = match columns {
-        0..70 => "{prefix} {pos}/{len} {msg}",
-        70.. => "{prefix} {bar:24} {pos}/{len} {per_sec:>8} {msg}",
+        0..80 => "{prefix} {pos}/{len} {wide_msg}",
+        80.. => "{prefix} {bar:16} {pos}/{len} {msg} {eta:>4}",
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
@@ -31,7 +32,7 @@ impl Progress {
         let target = if terminal { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         bar.set_style(style());
-        Self { bar, epochs, width: epochs.to_string().len(), terminal, lines, at: (0, false) }
+        Self { bar, epochs, width: epochs.to_string().len(), terminal, lines, headed: false, at: (0, false) }
     }
 
     /// A bar for clips that are classified.
@@ -61,30 +62,26 @@ impl Progress {
                     self.bar.set_prefix(format!("{}{what}", self.epoch(*epoch)));
                 }
                 self.bar.set_position(*clips as u64);
-                self.bar.set_message(words(score));
+                self.bar.set_message(format!("loss {:.3}, {}", score.loss, percent(score.accuracy())));
             }
             Event::Epoch(report) => {
                 if self.lines {
-                    let line = self.line(report);
-                    if self.terminal {
-                        self.bar.suspend(|| eprintln!("{line}"));
-                    } else {
-                        eprintln!("{line}");
+                    if !self.headed {
+                        self.headed = true;
+                        self.say(&heading(self.epoch(report.epoch).len(), report.validation.is_some()));
                     }
+                    self.say(&row(&self.epoch(report.epoch), report));
                 }
             }
         }
     }
 
-    fn line(&self, report: &EpochReport) -> String {
-        let validation = report.validation.map_or_else(String::new, |v| format!("   validation {}", words(&v)));
-        let best = if report.best { "  best" } else { "" };
-        format!(
-            "{}   training {}{validation}   {:.1} s{best}",
-            self.epoch(report.epoch),
-            words(&report.training),
-            report.seconds
-        )
+    fn say(&self, line: &str) {
+        if self.terminal {
+            self.bar.suspend(|| eprintln!("{line}"));
+        } else {
+            eprintln!("{line}");
+        }
     }
 
     pub fn finish(&self) {
@@ -92,6 +89,37 @@ impl Progress {
     }
 }
 
-fn words(score: &Score) -> String {
-    format!("loss {:.3} accuracy {}", score.loss, percent(score.accuracy()))
+/// The heading of the rows of epochs, whose first column is this wide.
+fn heading(width: usize, validated: bool) -> String {
+    let validation = if validated { "  validation loss  accuracy" } else { "" };
+    format!("{:width$}  training loss  accuracy{validation}     time", "")
+}
+
+fn row(epoch: &str, report: &EpochReport) -> String {
+    let cells = |score: Score, width: usize| format!("  {:>width$.3}  {:>8}", score.loss, percent(score.accuracy()));
+    let validation = report.validation.map_or_else(String::new, |v| cells(v, "validation loss".len()));
+    let best = if report.best { "  best" } else { "" };
+    format!("{epoch}{}{validation}  {:>5.1} s{best}", cells(report.training, "training loss".len()), report.seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_line_up_below_their_heading() {
+        let score = |loss, correct| Score { labels: 8, correct, loss };
+        let report = EpochReport {
+            epoch: 9,
+            training: score(0.25, 8),
+            validation: Some(score(12.5, 4)),
+            best: true,
+            seconds: 61.25,
+        };
+        let expected = [
+            "             training loss  accuracy  validation loss  accuracy     time",
+            "epoch  9/10          0.250   100.0 %           12.500    50.0 %   61.2 s  best",
+        ];
+        assert_eq!([heading(11, true), row("epoch  9/10", &report)], expected);
+    }
 }

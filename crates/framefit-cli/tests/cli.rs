@@ -161,17 +161,67 @@ fn plan_and_summary_say_what_is_known_without_videos() {
     assert!(flatten.contains("Nx3119040"), "{flatten}");
 
     let plan = stdout(&succeed(folder.path(), &with(&[&["plan"], &model])));
-    assert!(plan.contains("planned peak of the whole process"), "{plan}");
+    assert!(plan.contains("planned peak of the process"), "{plan}");
+    assert!(plan.lines().all(|line| line.chars().count() <= 80), "{plan}");
     let json = last_json(&succeed(folder.path(), &with(&[&["plan", "--json"], &model])));
     let rows: u64 = json["ledger"].as_array().unwrap().iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
     assert_eq!(json["peak"].as_u64().unwrap(), rows, "the ledger adds up");
 
-    fail(folder.path(), &with(&[&["plan", "--memory", "50MB"], &model]), 1, &["does not fit in 47.7 MiB", "conv1"]);
+    fail(
+        folder.path(),
+        &with(&[&["plan", "--memory", "50MB"], &model]),
+        1,
+        &["does not fit in 50 MB (47.7 MiB)", "conv1", "--ahead"],
+    );
     let cut = stdout(&succeed(folder.path(), &with(&[&["plan", "--memory", "500MB"], &model])));
     assert!(cut.contains("segments of") && cut.contains("exact gradient"), "{cut}");
     let fitted = with(&[&["plan", "--memory", "2GB", "--batch", "8"], &model]);
     let fitted = stdout(&succeed(folder.path(), &fitted));
-    assert!(fitted.contains("a batch of 8 in 4 micro-batches of 2"), "{fitted}");
+    assert!(fitted.contains("a batch of 8 clips in 4 micro-batches of 2"), "{fitted}");
+}
+
+#[test]
+fn folders_that_cannot_be_written_to_are_found_out_before_training() {
+    let folder = folder();
+    let path = folder.path();
+    two_classes(path, SMALL, 2);
+    std::fs::write(path.join("taken"), "").unwrap();
+    for out in ["taken", "clips.csv/run"] {
+        let said = run(path, &with(&[&["train", "clips.csv", "--out", out], &TINY]));
+        assert_eq!(said.status.code(), Some(2), "{}", stderr(&said));
+        assert!(stderr(&said).contains("--out") && !stderr(&said).contains("epoch 1"), "{}", stderr(&said));
+    }
+}
+
+#[test]
+fn a_run_far_from_its_manifest_asks_for_it() {
+    let folder = trained();
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    fail(&elsewhere, &["eval", "../run"], 2, &["clips.csv", "framefit eval ../run MANIFEST"]);
+    fail(&elsewhere, &["train", "--resume", "../run"], 2, &["framefit train --resume ../run MANIFEST"]);
+    succeed(&elsewhere, &["eval", "../run", "../clips.csv"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_that_are_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::create_dir(&odd).unwrap();
+    two_classes(&odd, SMALL, 2);
+    let train = |manifest: &Path, out: &Path| {
+        let mut command = framefit(folder.path(), &with(&[&["train", "--json", "--epochs", "1"], &TINY]));
+        command.arg("--out").arg(out).arg(manifest).output().unwrap()
+    };
+    let refused = train(&odd.join("clips.csv"), Path::new("run"));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("UTF-8") && !folder.path().join("run").exists(), "{}", stderr(&refused));
+    two_classes(folder.path(), SMALL, 2);
+    let written = train(Path::new("clips.csv"), &odd.join("run"));
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+    assert_eq!(last_json(&written)["epochs"], 1);
 }
 
 #[test]
@@ -193,6 +243,7 @@ fn explain_reads_a_message_from_a_file_or_a_pipe() {
     let output = run(folder.path(), &["explain", "fine.log"]);
     assert_eq!(output.status.code(), Some(1));
     fail(folder.path(), &["explain", "missing.log"], 2, &["missing.log", "cannot read"]);
+    fail(folder.path(), &["explain", "oom.log", "--widths", "8"], 2, &["--clip", "--size"]);
 }
 
 #[test]
@@ -259,6 +310,9 @@ fn settings_that_cannot_be_used() {
     fail(path, &train(&["--size", "0x5"]), 2, &["--size", "135x240"]);
     fail(path, &train(&["--channels", "2"]), 2, &["--channels", "not 2"]);
     fail(path, &train(&["--batch", "0"]), 2, &["--batch"]);
+    fail(path, &train(&["--batch", "100000"]), 2, &["--batch", "65536"]);
+    fail(path, &train(&["--seed", "-1"]), 2, &["-1", "--seed"]);
+    fail(path, &train(&["--ahead", "0"]), 2, &["--ahead", "at least 1"]);
     fail(path, &train(&["--epochs", "0"]), 2, &["--epochs"]);
     fail(path, &train(&["--lr", "-1"]), 2, &["--lr"]);
     fail(path, &train(&["--lr=nan"]), 2, &["--lr"]);

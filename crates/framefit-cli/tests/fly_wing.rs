@@ -7,6 +7,7 @@
 mod common;
 
 use common::{last_json, succeed};
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Always saying the commoner class gives 0.71.
@@ -17,7 +18,8 @@ fn a_3d_cnn_learns_to_see_wings_of_flies() {
     let manifest =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/datasets/fly_wing").join("clips.csv");
     if !manifest.exists() {
-        eprintln!("SKIPPED: no {}", manifest.display());
+        // Past the test harness, which shows nothing of tests that pass.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: there is no {}", manifest.display());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -27,7 +29,7 @@ fn a_3d_cnn_learns_to_see_wings_of_flies() {
     args.extend(settings.split_whitespace());
     let end = last_json(&succeed(folder.path(), &args));
     let (clips, correct) =
-        (end["validation"]["clips"].as_f64().unwrap(), end["validation"]["correct"].as_f64().unwrap());
+        (end["validation"]["labels"].as_f64().unwrap(), end["validation"]["correct"].as_f64().unwrap());
     let accuracy = correct / clips;
     println!("validation accuracy {accuracy:.3} after the last epoch");
     assert!(accuracy >= LEAST_ACCURACY, "{accuracy:.3} of the validation clips are right: {end}");
