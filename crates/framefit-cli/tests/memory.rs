@@ -38,12 +38,12 @@ const SETTINGS: &[Setting] = &[
         args: &["--batch", "2", "--threads", "5"],
     },
     Setting {
-        name: "the same, scalar",
+        name: "cnn3d 8x32x32, scalar",
         clip: clip(8, 32, 32, 3),
         videos: 2,
         args: &["--batch", "1", "--isa", "scalar"],
     },
-    Setting { name: "the same, AVX2", clip: clip(16, 64, 64, 3), videos: 4, args: &["--batch", "2", "--isa", "avx2"] },
+    Setting { name: "cnn3d 16x64x64, AVX2", clip: clip(16, 64, 64, 3), videos: 4, args: &["--batch", "2", "--isa", "avx2"] },
     Setting {
         name: "separable",
         clip: clip(16, 96, 96, 3),
