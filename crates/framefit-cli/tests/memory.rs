@@ -43,7 +43,12 @@ const SETTINGS: &[Setting] = &[
         videos: 2,
         args: &["--batch", "1", "--isa", "scalar"],
     },
-    Setting { name: "cnn3d 16x64x64, AVX2", clip: clip(16, 64, 64, 3), videos: 4, args: &["--batch", "2", "--isa", "avx2"] },
+    Setting {
+        name: "cnn3d 16x64x64, AVX2",
+        clip: clip(16, 64, 64, 3),
+        videos: 4,
+        args: &["--batch", "2", "--isa", "avx2"],
+    },
     Setting {
         name: "separable",
         clip: clip(16, 96, 96, 3),
