@@ -676,7 +676,7 @@ impl<'a> Builder<'a> {
             | Op::Relu(_) => {}
         }
         let read = self.segments.reads(self.graph, id, segment);
-        if read.is_empty() || made.is_empty() {
+        if made.is_empty() || (read.is_empty() && node.op.sums_over_time()) {
             return;
         }
         let part = self.part(id, segment);
@@ -978,7 +978,7 @@ impl<'a> Builder<'a> {
             | Op::Relu(_) => {}
         }
         let read = self.segments.reads(self.graph, id, segment);
-        if read.is_empty() {
+        if read.is_empty() && node.op.sums_over_time() {
             return;
         }
         let (dy, dy_base) = self.value(output, true, going, segment);

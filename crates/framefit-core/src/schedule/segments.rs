@@ -35,9 +35,10 @@ impl Segments {
         let mut whole = vec![false; values];
         let mut in_place = vec![false; graph.nodes.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
-            // What a backward still reads, or the next frame, must not be overwritten.
+            // What a backward still reads, or the next frame, must not be overwritten; nor the source, whose held
+            // frames are normalised anew.
             let maker = graph.values[node.input.0].made_by.map(|maker| &graph.node(maker).op);
-            let read_later = maker.is_some_and(|op| op.backward_reads().output && !op.in_place());
+            let read_later = maker.is_none_or(|op| op.backward_reads().output && !op.in_place());
             in_place[index] = node.op.in_place() && (!read_later || matches!(node.op, Op::Flatten(_)));
             if in_place[index] {
                 root[node.output.0] = root[node.input.0];
@@ -142,6 +143,12 @@ impl Segments {
             return Window::whole(graph.shape(node.input).dims.t);
         }
         let time = node.op.time(graph.shape(node.input), graph.shape(node.output));
-        time.reads(self.made(node.output, s))
+        let reads = time.reads(self.made(node.output, s));
+        if reads.is_empty() {
+            // Outputs of nothing but padding.
+            let lo = self.present(node.input, s).lo;
+            return Window { lo, hi: lo };
+        }
+        reads
     }
 }
