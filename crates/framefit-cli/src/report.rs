@@ -38,7 +38,7 @@ pub enum Problem {
          {command} {0} MANIFEST",
         run.display()
     ))]
-    ManifestOfRun { run: PathBuf, command: &'static str, cause: ManifestError },
+    ManifestOfRun { run: PathBuf, command: &'static str, cause: Box<ManifestError> },
     #[error("cannot write the results: {cause}")]
     Output { cause: std::io::Error },
 }

@@ -177,7 +177,9 @@ pub fn manifest_of_run(
     let recorded = named.is_empty();
     let files = if recorded { &checkpoint.settings.manifests } else { named };
     Labels::read_with_classes(files, &checkpoint.classes).map_err(|cause| match cause {
-        ManifestError::Read { .. } if recorded => Problem::ManifestOfRun { run: run.to_owned(), command, cause },
+        ManifestError::Read { .. } if recorded => {
+            Problem::ManifestOfRun { run: run.to_owned(), command, cause: Box::new(cause) }
+        }
         cause => DataError::from(cause).into(),
     })
 }

@@ -388,3 +388,57 @@ fn help_names_every_command_and_no_other() {
     }
     assert!(stdout(&succeed(folder.path(), &["--version"])).starts_with("framefit 0."));
 }
+
+/// Two recordings, of 20 and 13 frames, brighter on the left, then on the right; a label for each frame but one.
+fn recordings(folder: &Path) {
+    let mut csv = "video,frame,label,split\n".to_owned();
+    for (name, frames, split) in [("a", 20, "train"), ("b", 13, "train"), ("c", 15, "val")] {
+        let halves = [(0, frames / 2), (1, frames - frames / 2)];
+        let mut bytes = Vec::new();
+        for (label, count) in halves {
+            let part = folder.join("part.npy");
+            write_npy(&part, Clip { frames: count, ..SMALL }, label, frames as u64);
+            let all = std::fs::read(&part).unwrap();
+            bytes.extend_from_slice(&all[all.len() - count * SMALL.height * SMALL.width..]);
+            std::fs::remove_file(part).unwrap();
+        }
+        let video = folder.join(format!("{name}.npy"));
+        write_npy(&video, Clip { frames, ..SMALL }, 0, 0);
+        let whole = std::fs::read(&video).unwrap();
+        let header = whole.len() - bytes.len();
+        std::fs::write(&video, [&whole[..header], &bytes].concat()).unwrap();
+        for t in (0..frames).filter(|&t| t != 3) {
+            csv.push_str(&format!("{name}.npy,{t},{},{split}\n", ["left", "right"][usize::from(t >= frames / 2)]));
+        }
+    }
+    std::fs::write(folder.join("frames.csv"), csv).unwrap();
+}
+
+#[test]
+fn labels_per_frame_over_whole_recordings_of_any_length() {
+    let folder = folder();
+    recordings(folder.path());
+    let model = ["--model", "convlstm", "--filters", "4", "--channels", "1"];
+    let train = &["train", "frames.csv", "--epochs", "60", "--batch", "2", "--lr", "0.03", "--json"];
+    let loss = |more: &[&'static str]| {
+        let end = last_json(&succeed(folder.path(), &with(&[train, &model, more])));
+        (end["training"]["loss"].as_f64().unwrap(), end)
+    };
+    let (whole, end) = loss(&["--out", "whole"]);
+    assert_eq!(end["training"]["labels"], 19 + 12, "one frame of each recording has no label");
+    assert_eq!(end["validation"]["labels"], 14);
+    let (cut, _) = loss(&["--out", "cut", "--segment", "6", "--checkpoints", "1"]);
+    assert!((whole - cut).abs() < 1e-3 * whole, "{cut} instead of {whole}");
+
+    let predicted = stdout(&succeed(folder.path(), &["predict", "whole", "c.npy"]));
+    let lines: Vec<&str> = predicted.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("video,frame,label,probability", 16));
+    assert!(lines[1].starts_with("c.npy,0,") && lines[15].starts_with("c.npy,14,"), "{predicted}");
+    let eval = stdout(&succeed(folder.path(), &["eval", "whole"]));
+    assert!(eval.contains("of 14 frames"), "{eval}");
+
+    let clips = with(&[&["train", "clips.csv"], &model]);
+    two_classes(folder.path(), SMALL, 2);
+    fail(folder.path(), &clips, 2, &["convlstm labels every frame", "video,frame,label"]);
+    fail(folder.path(), &["train", "frames.csv", "--channels", "1"], 2, &["one per frame", "--model convlstm"]);
+}

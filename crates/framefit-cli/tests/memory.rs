@@ -145,6 +145,16 @@ fn the_measured_peak_is_never_over_the_plan() {
     let args = ["--channels", "1", "--widths", "8", "--epochs", "1"];
     let peak = train(folder.path(), digits.canonicalize().unwrap().to_str().unwrap(), &args).unwrap();
     rows.push(("moving_digits (H.264)".to_owned(), peak));
+    let frames = digits.with_file_name("frames.csv").canonicalize().unwrap();
+    for (name, args) in [
+        ("convlstm, pieces of 32 frames", &["--clip", "32", "--batch", "2"][..]),
+        ("convlstm, recordings in segments", &["--segment", "16", "--checkpoints", "4", "--batch", "1"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = ["--model", "convlstm", "--filters", "4", "--channels", "1", "--epochs", "1"];
+        let peak = train(folder.path(), frames.to_str().unwrap(), &[&model, args].concat()).unwrap();
+        rows.push((name.to_owned(), peak));
+    }
 
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!("| setting | planned | measured | planned / measured |\n| --- | ---: | ---: | ---: |");

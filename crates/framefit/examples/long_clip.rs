@@ -40,7 +40,13 @@ fn fill(engine: &mut Engine<f32>, frames: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn step(plans: Plans, frames: usize) -> Result<(Vec<Vec<f32>>, f64), Box<dyn Error>> {
+/// What a step leaves behind.
+struct Stepped {
+    gradients: Vec<Vec<f32>>,
+    loss: f64,
+}
+
+fn step(plans: Plans, frames: usize) -> Result<Stepped, Box<dyn Error>> {
     let mut engine =
         Engine::<f32>::for_lengths(plans.into_variants(), Kernels::best(), &Normalisation::uniform(0.0, 1.0, 1))?;
     models::initialise(&mut engine, 0)?;
@@ -64,7 +70,7 @@ fn step(plans: Plans, frames: usize) -> Result<(Vec<Vec<f32>>, f64), Box<dyn Err
         "{frames} frames: loss {loss:.6}, {seconds:.1} s ({:.3} s per frame), measured peak {peak}",
         seconds / frames as f64
     );
-    Ok((gradients, loss))
+    Ok(Stepped { gradients, loss })
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -80,10 +86,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         cut.segment,
         cut.checkpoints
     );
-    let (gradients, loss) = step(plans, frames)?;
+    let Stepped { gradients, loss } = step(plans, frames)?;
     if args.iter().any(|a| a == "--compare") {
         reset_peak();
-        let (whole, other) = step(planned(frames, None)?, frames)?;
+        let Stepped { gradients: whole, loss: other } = step(planned(frames, None)?, frames)?;
         let mut worst: f64 = 0.0;
         for (a, b) in gradients.iter().zip(&whole) {
             let scale = b.iter().fold(0.0f32, |m, v| m.max(v.abs()));
