@@ -136,6 +136,18 @@ fn nothing_overflows_and_nan_stays() {
     }
 }
 
+/// At ±3 the slope is that of the outer piece, as in PyTorch from 2.8 on.
+#[test]
+fn the_hard_swish_is_flat_up_to_its_kinks() {
+    let pool = Pool::new(1).unwrap();
+    let activation = Activation::HardSwish;
+    let x = [-3.5, -3.0, 0.0, 3.0, 3.5];
+    for row in rows(f32::activation_backward()) {
+        let dx = backward(row, activation, (&x, &[]), &[1.0; 5], &pool);
+        assert_eq!(dx, [0.0, 0.0, 0.5, 1.0, 1.0], "{}", row.name);
+    }
+}
+
 #[test]
 fn no_function_reads_both() {
     for activation in ALL {

@@ -134,8 +134,8 @@ pub(crate) fn times_slope<E: Real>(activation: Activation, of: &[E], d: &mut [E]
         Activation::HardSigmoidKeras2 => keep(d, of, number(0.2), |y| between(0.0, y, 1.0)),
         Activation::HardSwish => times(d, of, |x| {
             let middle = (number(2.0) * x + number(3.0)) / number(6.0);
-            let above = if x > number(3.0) { E::ONE } else { middle };
-            if x < number(-3.0) { E::ZERO } else { above }
+            let above = if x >= number(3.0) { E::ONE } else { middle };
+            if x <= number(-3.0) { E::ZERO } else { above }
         }),
         Activation::Tanh => times(d, of, |y| E::ONE - y * y),
         Activation::Softplus => times(d, of, |y| -(-y).exp_m1()),
