@@ -136,7 +136,7 @@ fn nothing_overflows_and_nan_stays() {
     }
 }
 
-/// At ±3 the slope is that of the outer piece, as in PyTorch from 2.8 on.
+/// At ±3 the slope is that of the outer piece, as in PyTorch 2.15; earlier ones took that of the inner piece.
 #[test]
 fn the_hard_swish_is_flat_up_to_its_kinks() {
     let pool = Pool::new(1).unwrap();
