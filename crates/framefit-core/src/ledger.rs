@@ -71,6 +71,8 @@ pub struct Row {
 pub struct Fixed {
     /// The program: code, threads' stacks, allocator.
     pub runtime: Bytes,
+    /// The schedules of the plan; worked out with it.
+    pub schedule: Bytes,
     /// Copying one tensor at a time while a checkpoint is read or written.
     pub saving: Bytes,
     /// All that decoding may hold.
@@ -114,6 +116,7 @@ impl Ledger {
         let fixed_rows = [
             (Purpose::DataPipeline, "decoders and frames", fixed.data_pipeline.0),
             (Purpose::Runtime, "program and threads", fixed.runtime.0),
+            (Purpose::Runtime, "the schedule", fixed.schedule.0),
             (Purpose::Runtime, "reading and writing checkpoints", fixed.saving.0),
             (Purpose::Unused, "between buffers", (arena as u64).saturating_sub(used)),
         ];

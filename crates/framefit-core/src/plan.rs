@@ -7,6 +7,7 @@ use crate::checker::{self, Fault};
 use crate::graph::Graph;
 use crate::ledger::{Fixed, Ledger, Purpose, Row};
 use crate::schedule::{Cut, Kind, Schedule, Workspaces, advances, build};
+use std::sync::Arc;
 
 /// What a plan is made from.
 pub struct Request<'a> {
@@ -48,8 +49,8 @@ pub struct Plan {
     pub arena: usize,
     /// Bytes by purpose at the peak.
     pub ledger: Ledger,
-    training: Option<Placed>,
-    inference: Placed,
+    training: Option<Arc<Placed>>,
+    inference: Arc<Placed>,
 }
 
 /// Nothing fits the budget.
@@ -87,7 +88,11 @@ impl Plan {
         let inference = place(schedule(Kind::Inference { trained: request.training }));
         let arena = training.iter().chain([&inference]).map(Placed::bytes).max().unwrap_or(0);
         let main = training.as_ref().unwrap_or(&inference);
-        let ledger = Ledger::of(request.graph, &main.schedule, arena, &(request.fixed)(micro_batch));
+        // A second one of each, for the last and smaller micro-batch.
+        let host: usize = training.iter().chain([&inference]).map(|p| 2 * p.schedule.host_bytes()).sum();
+        let fixed = Fixed { schedule: Bytes(host as u64), ..(request.fixed)(micro_batch) };
+        let ledger = Ledger::of(request.graph, &main.schedule, arena, &fixed);
+        let (training, inference) = (training.map(Arc::new), Arc::new(inference));
         Self { micro_batch, cut, dtype: request.dtype, arena, ledger, training, inference }
     }
 
@@ -181,7 +186,7 @@ impl Plan {
     ///
     /// # Errors
     /// When it does not lie within the arena.
-    pub fn training(&self, request: &Request<'_>, clips: usize) -> Result<Option<Placed>, Unsound> {
+    pub fn training(&self, request: &Request<'_>, clips: usize) -> Result<Option<Arc<Placed>>, Unsound> {
         let Some(whole) = &self.training else { return Ok(None) };
         self.smaller(whole, request, Kind::Training, clips).map(Some)
     }
@@ -190,12 +195,18 @@ impl Plan {
     ///
     /// # Errors
     /// When it does not lie within the arena.
-    pub fn inference(&self, request: &Request<'_>, clips: usize) -> Result<Placed, Unsound> {
+    pub fn inference(&self, request: &Request<'_>, clips: usize) -> Result<Arc<Placed>, Unsound> {
         self.smaller(&self.inference, request, Kind::Inference { trained: request.training }, clips)
     }
 
     /// The same buffers, each no larger, at the same offsets; so what was apart stays apart.
-    fn smaller(&self, whole: &Placed, request: &Request<'_>, kind: Kind, clips: usize) -> Result<Placed, Unsound> {
+    fn smaller(
+        &self,
+        whole: &Arc<Placed>,
+        request: &Request<'_>,
+        kind: Kind,
+        clips: usize,
+    ) -> Result<Arc<Placed>, Unsound> {
         let clips = clips.min(whole.schedule.clips);
         if clips == whole.schedule.clips {
             return Ok(whole.clone());
@@ -212,12 +223,12 @@ impl Plan {
             let fault = Fault::TooLarge { bytes: placed.bytes(), arena: self.arena };
             return Err(Unsound { clips, fault });
         }
-        Ok(placed)
+        Ok(Arc::new(placed))
     }
 
     /// The training step of a whole micro-batch; `None` for a plan that predicts.
     pub fn training_step(&self) -> Option<&Placed> {
-        self.training.as_ref()
+        self.training.as_deref()
     }
 
     /// The forward pass of a whole micro-batch.

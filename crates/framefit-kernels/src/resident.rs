@@ -15,6 +15,15 @@ pub fn reset_peak() -> bool {
     system::reset_peak()
 }
 
+/// Gives memory that is free but still held by the allocator back to the system, where the allocator can.
+pub fn return_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: malloc_trim touches only memory that is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(target_os = "linux")]
 mod system {
     pub(super) fn status(field: &str) -> Option<u64> {

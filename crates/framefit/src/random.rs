@@ -5,8 +5,9 @@
 pub(crate) struct SplitMix64(u64);
 
 impl SplitMix64 {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+    /// A sequence of its own for each list of numbers: neighbouring numbers give unrelated ones.
+    pub(crate) fn of(numbers: &[u64]) -> Self {
+        numbers.iter().fold(Self(0), |state, &number| Self(Self(state.0.wrapping_add(number)).next()))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -34,8 +35,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sequences_of_neighbouring_numbers_share_nothing() {
+        let mut seen = std::collections::HashSet::new();
+        for seed in 0..20 {
+            for index in 0..20 {
+                let mut random = SplitMix64::of(&[seed, index]);
+                assert!((0..200).all(|_| seen.insert(random.next())));
+            }
+        }
+    }
+
+    #[test]
     fn follows_the_published_sequence() {
-        let mut random = SplitMix64::new(1234567);
+        let mut random = SplitMix64(1234567);
         let published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431];
         assert_eq!(published.map(|_| random.next()), published);
     }

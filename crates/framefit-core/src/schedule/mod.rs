@@ -385,6 +385,16 @@ impl Schedule {
         self.buffers.iter().take_while(|b| b.what.is_persistent()).count()
     }
 
+    /// Bytes that the schedule itself takes in the host's memory.
+    pub fn host_bytes(&self) -> usize {
+        let step = |s: &Step| size_of::<Step>() + s.accesses.capacity() * size_of::<Access>();
+        let programs = self.programs.iter().map(|p| (p.capacity() - p.len()) * size_of::<Step>() + size_of_val(p));
+        self.distinct_steps().map(step).sum::<usize>()
+            + programs.sum::<usize>()
+            + self.buffers.capacity() * size_of::<Buffer>()
+            + self.micro.capacity() * size_of::<ProgramId>()
+    }
+
     /// First and last place that touch each buffer.
     pub fn lifetimes(&self) -> Vec<crate::arena::Lifetime> {
         let last_place = self.distinct_steps().map(|s| s.place).max().unwrap_or(0);

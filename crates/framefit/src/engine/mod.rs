@@ -16,6 +16,7 @@ use framefit_core::schedule::{Kind, ProgramId, Step, What};
 use framefit_core::{DType, Graph, ParamId};
 use framefit_kernels::optimizer::AdamStep;
 use framefit_kernels::{AllocationFailed, Arena, Isa, Pool, Real};
+use std::sync::Arc;
 
 /// An element type that the engine computes in.
 pub trait Element: Real {
@@ -90,7 +91,7 @@ pub struct Engine<E: Element> {
     mean: Vec<E>,
     std: Vec<E>,
     /// Schedules used so far.
-    schedules: Vec<(Key, Placed)>,
+    schedules: Vec<(Key, Arc<Placed>)>,
 }
 
 /// What a schedule is for.

@@ -187,7 +187,7 @@ impl ModelSpec {
 pub fn initialise<E: Element>(engine: &mut Engine<E>, seed: u64) -> Result<(), EngineError> {
     for index in 0..engine.graph().params.len() {
         let param = engine.graph().params[index].clone();
-        let mut random = SplitMix64::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index as u64);
+        let mut random = SplitMix64::of(&[seed, index as u64]);
         let weight = engine.tensor_mut(Tensor::Weight(ParamId(index)))?;
         let orthogonal = match param.initial {
             Initial::Orthogonal { columns } => orthonormal(param.len() / columns.max(1), columns, &mut random),
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn orthonormal_matrices_are() {
         for (rows, columns) in [(9, 4), (4, 9), (5, 5), (1, 3)] {
-            let matrix = orthonormal(rows, columns, &mut SplitMix64::new(3));
+            let matrix = orthonormal(rows, columns, &mut SplitMix64::of(&[3]));
             let count = rows.min(columns);
             let dot = |i: usize, j: usize| -> f64 {
                 (0..rows.max(columns))

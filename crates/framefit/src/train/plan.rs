@@ -9,7 +9,7 @@ use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Plan, Request};
 use framefit_core::schedule::Cut;
 use framefit_core::{Bytes, DType, Graph};
-use framefit_kernels::resident::resident_bytes;
+use framefit_kernels::resident::{resident_bytes, return_free_memory};
 use framefit_kernels::threads::WORKER_STACK;
 
 /// What a run may use. It changes how long a run takes, not what it computes.
@@ -38,6 +38,7 @@ pub fn fixed_bytes(resources: &Resources, data: Option<&DataMemory>) -> Fixed {
     Fixed {
         runtime: Bytes(resident_bytes().unwrap_or(UNKNOWN_RUNTIME) + GROWTH + stacks),
         saving: Bytes(2 * BLOCK as u64),
+        schedule: Bytes(0),
         data_pipeline: Bytes(data.map_or(0, DataMemory::total)),
     }
 }
@@ -109,5 +110,7 @@ pub fn plan(wanted: &Wanted<'_>, resources: &Resources, fixed: &Fixed) -> Result
         plan.check(&Request { cut: Some(plan.cut), ..request })?;
         plans.push((graph, plan));
     }
+    // What was tried and thrown away must not stay resident beside the plan.
+    return_free_memory();
     Ok(Plans(plans))
 }
