@@ -23,8 +23,8 @@ fn a_3d_cnn_learns_to_see_wings_of_flies() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let settings = "--model cnn3d-flatten --widths 8,16,32,32 --channels 1 --mean 0.08 --std 0.17 --lr 0.0005 \
-                    --class-weights balanced --flip horizontal --epochs 8 --seed 0";
+    let settings = "--model cnn3d-flatten --widths 8,16,32,32 --channels 1 --mean 0.08 --std 0.17 --lr 0.0003 \
+                    --weight-decay 0.001 --class-weights balanced --flip horizontal,vertical --epochs 10 --seed 0";
     let mut args = vec!["train", manifest.to_str().unwrap(), "--json", "--out", "run"];
     args.extend(settings.split_whitespace());
     let end = last_json(&succeed(folder.path(), &args));
