@@ -6,7 +6,7 @@ use crate::args::{
 use crate::report::Problem;
 use framefit::core::Bytes;
 use framefit::core::schedule::Cut;
-use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, ManifestError};
+use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, ManifestError, VideoInfo};
 use framefit::engine::{Kernels, Normalisation};
 use framefit::models::ModelSpec;
 use framefit::train::{Augmentation, Checkpoint, ClassWeights, Resources};
@@ -163,8 +163,9 @@ pub fn clip_form(length: Length, size: Option<Size>, channels: usize) -> Result<
     Ok(ClipForm { length, size, channels })
 }
 
-pub fn dataset(labels: Labels, form: ClipForm, keep: Bytes) -> Result<Arc<Dataset>, Problem> {
-    Ok(Arc::new(Dataset::open(labels, form, keep.0)?))
+/// The data set of videos that have been probed.
+pub fn dataset(labels: Labels, infos: Vec<VideoInfo>, form: ClipForm, keep: Bytes) -> Result<Arc<Dataset>, Problem> {
+    Ok(Arc::new(Dataset::with_infos(labels, infos, form, keep.0)?))
 }
 
 /// The manifest for a run that is there: the one named now, else the one that the run was trained with.

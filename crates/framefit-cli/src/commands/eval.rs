@@ -9,7 +9,7 @@ use crate::resolve;
 use crate::table::{Align, aligned};
 use crate::words::{count, percent};
 use framefit::core::Bytes;
-use framefit::data::{ClipRef, Dataset, Split};
+use framefit::data::{ClipRef, Dataset, Split, probe};
 use framefit::engine::Engine;
 use framefit::train::{Checkpoint, Evaluation, Resources, Score, Seen, TrainError, Wanted, fixed_bytes, largest, plan};
 use serde_json::json;
@@ -23,8 +23,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
     let labels = resolve::manifest_of_run(&args.manifests, &checkpoint, &args.run, "framefit eval")?;
     labels_fit(checkpoint.settings.model.family, &labels)?;
     let form = clip_form(&checkpoint.settings);
+    let infos = probe(labels.manifest())?;
     // Every clip is used once, so keeping frames would serve nothing.
-    let dataset = resolve::dataset(labels, form, Bytes(0))?;
+    let dataset = resolve::dataset(labels, infos, form, Bytes(0))?;
     let (name, clips) = choose(&dataset, args.split)?;
     let mut engine = engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
 

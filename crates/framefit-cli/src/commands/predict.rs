@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve;
 use framefit::core::Bytes;
-use framefit::data::{Dataset, FrameManifest, Labels, Manifest, Row, RowOrigin, Split, VideoId, probe};
+use framefit::data::{Dataset, FrameManifest, Labels, Manifest, Row, RowOrigin, Split, VideoId, VideoInfo, probe};
 use framefit::train::{Checkpoint, Evaluation, Seen, largest};
 use serde_json::json;
 use std::process::ExitCode;
@@ -19,12 +19,15 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode, Problem> {
     let mut checkpoint = Checkpoint::open(&args.run)?;
     let form = clip_form(&checkpoint.settings);
     let per_frame = checkpoint.settings.model.family.labels_frames();
-    let labels: Labels = if per_frame {
-        FrameManifest::unlabelled(args.videos.clone(), checkpoint.classes.clone(), Split::Test).into()
+    let (labels, infos): (Labels, _) = if per_frame {
+        let manifest = FrameManifest::unlabelled(args.videos.clone(), checkpoint.classes.clone(), Split::Test);
+        let infos = probe(manifest.manifest())?;
+        (manifest.into(), infos)
     } else {
-        unlabelled(args, &checkpoint)?.into()
+        let (manifest, infos) = unlabelled(args, &checkpoint)?;
+        (manifest.into(), infos)
     };
-    let dataset: Arc<Dataset> = resolve::dataset(labels, form, Bytes(0))?;
+    let dataset: Arc<Dataset> = resolve::dataset(labels, infos, form, Bytes(0))?;
     let model = &checkpoint.settings.model;
     let shape = dataset.shape();
     if (shape.height, shape.width) != (model.height, model.width) {
@@ -98,7 +101,7 @@ fn write(of: &Written<'_>) -> Result<(), Problem> {
 
 /// Every frame of every video in consecutive clips; the last clip of a video ends with its last frame, and so
 /// may share frames with the one before.
-fn unlabelled(args: &PredictArgs, checkpoint: &Checkpoint) -> Result<Manifest, Problem> {
+fn unlabelled(args: &PredictArgs, checkpoint: &Checkpoint) -> Result<(Manifest, Vec<VideoInfo>), Problem> {
     let clip = checkpoint.settings.model.frames;
     let mut manifest = Manifest { classes: checkpoint.classes.clone(), rows: Vec::new(), videos: args.videos.clone() };
     let row = |video: usize, frames| Row {
@@ -109,7 +112,8 @@ fn unlabelled(args: &PredictArgs, checkpoint: &Checkpoint) -> Result<Manifest, P
         origin: RowOrigin { file: args.videos[video].as_path().into(), line: 0 },
     };
     manifest.rows = (0..args.videos.len()).map(|video| row(video, None)).collect();
-    for (video, info) in probe(&manifest)?.iter().enumerate() {
+    let infos = probe(&manifest)?;
+    for (video, info) in infos.iter().enumerate() {
         if info.frames < clip {
             return Err(Problem::ShortVideo { path: args.videos[video].clone(), frames: info.frames, clip });
         }
@@ -119,7 +123,7 @@ fn unlabelled(args: &PredictArgs, checkpoint: &Checkpoint) -> Result<Manifest, P
         }
     }
     manifest.rows.sort_by_key(|r| (r.video, r.frames.as_ref().map_or(0, |f| f.start)));
-    Ok(manifest)
+    Ok((manifest, infos))
 }
 
 fn softmax(logits: &[f32]) -> Vec<f64> {

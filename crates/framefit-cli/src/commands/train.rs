@@ -7,7 +7,7 @@ use crate::report::Problem;
 use crate::resolve::{self, Extents};
 use crate::words::{budget, count, percent, thousands};
 use framefit::core::Bytes;
-use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, Split, probe};
+use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, Split, VideoInfo, probe};
 use framefit::kernels::resident::peak_resident_bytes;
 use framefit::models::Family;
 use framefit::train::{Checkpoint, Event, Plans, Resources, Settings, TrainError, Trainer, Wanted};
@@ -98,6 +98,8 @@ struct Job {
     settings: Settings,
     folder: PathBuf,
     labels: Labels,
+    /// What is known of each video: they are opened once, whatever is tried afterwards.
+    infos: Vec<VideoInfo>,
 }
 
 fn new(args: &TrainArgs) -> Result<Job, Problem> {
@@ -142,7 +144,7 @@ fn new(args: &TrainArgs) -> Result<Job, Problem> {
         augmentation: resolve::augmentation(&training.flip),
         seed: training.seed,
     };
-    Ok(Job { settings, folder, labels })
+    Ok(Job { settings, folder, labels, infos })
 }
 
 /// Checkpoints hold the paths of the manifests as text.
@@ -165,7 +167,8 @@ fn resumed(args: &TrainArgs, folder: &Path) -> Result<Job, Problem> {
     }
     can_be_recorded(&settings.manifests)?;
     labels_fit(settings.model.family, &labels)?;
-    Ok(Job { settings, folder: folder.to_owned(), labels })
+    let infos = probe(labels.manifest())?;
+    Ok(Job { settings, folder: folder.to_owned(), labels, infos })
 }
 
 /// The clips as the settings' model takes them.
@@ -199,11 +202,13 @@ pub fn labels_fit(family: Family, labels: &Labels) -> Result<(), Problem> {
 /// budget, nothing is kept, and frames are decoded again in every epoch.
 fn fit(job: &mut Job, args: &TrainArgs, resources: &Resources) -> Result<(Arc<Dataset>, Plans, Resources), Problem> {
     let keep = args.keeping.keep_frames;
-    let dataset = resolve::dataset(job.labels.clone(), clip_form(&job.settings), keep)?;
+    let form = clip_form(&job.settings);
+    let (labels, infos) = (&job.labels, &job.infos);
+    let open = |keep| resolve::dataset(labels.clone(), infos.clone(), form, keep);
+    let dataset = open(keep)?;
     if job.settings.whole_videos {
         job.settings.model.frames = dataset.longest();
     }
-    let open = |keep| resolve::dataset(job.labels.clone(), clip_form(&job.settings), keep);
     let plan = |dataset: &Dataset| {
         // A batch never has more clips than there are.
         let batch = job.settings.batch.min(dataset.clips(Split::Training).len()).max(1);

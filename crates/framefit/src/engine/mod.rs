@@ -13,7 +13,7 @@ pub use kernels::Kernels;
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Placed, Plan, Request, Unsound};
 use framefit_core::schedule::{Kind, ProgramId, Step, What};
-use framefit_core::{DType, Graph, ParamId};
+use framefit_core::{DType, Graph, Param, ParamId};
 use framefit_kernels::optimizer::AdamStep;
 use framefit_kernels::{AllocationFailed, Arena, Isa, Pool, Real};
 use std::sync::Arc;
@@ -116,6 +116,14 @@ pub enum Tensor {
 }
 
 impl Tensor {
+    /// Whether there is such a tensor of every parameter, or of trained ones alone.
+    pub fn is_of(self, param: &Param) -> bool {
+        match self {
+            Tensor::Weight(_) => true,
+            Tensor::Gradient(_) | Tensor::FirstMoment(_) | Tensor::SecondMoment(_) => param.trained,
+        }
+    }
+
     fn what(self) -> What {
         match self {
             Tensor::Weight(p) => What::Weight(p),

@@ -61,12 +61,12 @@ fn entries<'a>(
     prefix: &str,
     tensor: impl Fn(ParamId) -> Tensor,
 ) -> Result<Vec<Entry<'a>>, TrainError> {
-    let all = tensor(ParamId(0)) == Tensor::Weight(ParamId(0));
     let params = engine.graph().params.iter().enumerate();
     params
-        .filter(|(_, param)| all || param.trained)
-        .map(|(index, param)| {
-            let data = engine.tensor(tensor(ParamId(index)))?;
+        .map(|(index, param)| (tensor(ParamId(index)), param))
+        .filter(|(tensor, param)| tensor.is_of(param))
+        .map(|(tensor, param)| {
+            let data = engine.tensor(tensor)?;
             let name = format!("{prefix}{}", param.name);
             Ok(Entry { name, dims: &param.dims, stored: &param.stored, data })
         })
@@ -167,9 +167,12 @@ impl Checkpoint {
         tensor: impl Fn(ParamId) -> Tensor,
     ) -> Result<(), TrainError> {
         let params = engine.graph().params.clone();
-        let all = tensor(ParamId(0)) == Tensor::Weight(ParamId(0));
-        for (index, param) in params.iter().enumerate().filter(|(_, param)| all || param.trained) {
-            let to = engine.tensor_mut(tensor(ParamId(index)))?;
+        for (index, param) in params.iter().enumerate() {
+            let tensor = tensor(ParamId(index));
+            if !tensor.is_of(param) {
+                continue;
+            }
+            let to = engine.tensor_mut(tensor)?;
             self.file.read(&format!("{prefix}{}", param.name), &param.dims, &param.stored, to)?;
         }
         Ok(())
