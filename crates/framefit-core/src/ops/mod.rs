@@ -146,6 +146,20 @@ impl Op {
         }
     }
 
+    /// Whether its kernel can apply the ReLU after it.
+    pub fn has_relu_epilogue(&self) -> bool {
+        match self {
+            Op::Conv3d(_) | Op::Linear(_) => true,
+            Op::MaxPool3d(_)
+            | Op::GlobalAvgPool3d(_)
+            | Op::Relu(_)
+            | Op::Flatten(_)
+            | Op::Dense(_)
+            | Op::ConvLstm2d(_)
+            | Op::NormMean(_) => false,
+        }
+    }
+
     /// Whether it hands (h, c) from frame to frame.
     pub fn is_recurrent(&self) -> bool {
         match self {
