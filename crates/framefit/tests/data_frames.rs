@@ -301,7 +301,10 @@ fn frames_that_no_row_names_are_unlabelled_and_found() {
     };
     assert_eq!(gap(&without(0)), (21, Some((21, 0, None))));
     assert_eq!(gap(&without(7)), (21, Some((21, 7, Some(8)))));
-    assert_eq!(gap(&without(21)), (21, Some((21, 21, Some(22)))));
+    // As one labels here and there.
+    let some = |every: usize| (0..22).step_by(every).map(|n| format!("editlist.mp4,{n},x\n")).collect::<String>();
+    assert_eq!(gap(&some(4)), (6, Some((6, 1, Some(2)))));
+    assert_eq!(gap(&some(2)), (11, Some((11, 1, Some(2)))));
     // Named without a label: unlabelled, but not missing.
     assert_eq!(gap(&all.replace("editlist.mp4,7,x", "editlist.mp4,7,")), (21, None));
     // In any order, and twice.
@@ -311,9 +314,51 @@ fn frames_that_no_row_names_are_unlabelled_and_found() {
 }
 
 #[test]
+fn rows_for_every_frame_are_as_many_as_the_frames() {
+    let frames = |range: Range<usize>| rows("bframes.mp4", range, "train", |_| "x");
+    let head = "video,frame,label,split\n";
+    let of = |rows: &str| format!("{head}{rows}");
+    assert!(dataset(&of(&frames(0..40)), Length::Whole, 0).is_ok());
+    // Fewer: the last row disagrees with the video.
+    refused(
+        &of(&frames(0..38)),
+        &[
+            "frames.csv:39: ",
+            "name 38 frames",
+            "bframes.mp4",
+            "the last, frame 37",
+            "it has 40 (0 to 39)",
+            "from 38 on",
+        ],
+    );
+    refused(&of(&frames(0..1)), &["frames.csv:2: ", "name 1 frames", "it has 40"]);
+    let with_hole = frames(0..39).replace("bframes.mp4,5,x,train\n", "");
+    refused(
+        &of(&with_hole),
+        &["frames.csv:39: ", "name 38 frames", "the last, frame 38", "one for frame 39 is enough"],
+    );
+    // Rows in any order.
+    let reversed: String = frames(0..38).lines().rev().map(|line| format!("{line}\n")).collect();
+    refused(&of(&reversed), &["frames.csv:2: ", "the last, frame 37"]);
+    // The remedy.
+    let rest = format!("{}bframes.mp4,39,,train\n", frames(0..38));
+    let (data, _folder) = dataset(&of(&rest), Length::Whole, 0).unwrap();
+    assert_eq!(data.gaps().map(|gaps| (gaps.first, gaps.named)).collect::<Vec<_>>(), [(38, 39)]);
+    // More: the first row that the video has no frame for.
+    refused(
+        &of(&frames(0..43)),
+        &["frames.csv:42: ", "labels frame 40", "has 40 frames (0 to 39), and rows name 43", "from that frame on"],
+    );
+    refused(&of(&frames(1..41)), &["frames.csv:41: ", "rows name 40", "from 1: number them from 0"]);
+    // Another video does not make up for it.
+    let two = format!("{}editlist.mp4,0,x,val\n", frames(0..40));
+    refused(&of(&two), &["frames.csv:42: ", "editlist.mp4", "it has 22"]);
+}
+
+#[test]
 fn columns_and_files_are_as_for_clips() {
-    let content =
-        "\u{FEFF}Split,Frame,notes, LABEL,video\r\ntrain,0.0,x,10,bframes.mp4\r\n\r\ntrain,1,x,9,bframes.mp4\r\n";
+    let content = "\u{FEFF}Split,Frame,notes, LABEL,video\r\ntrain,0.0,x,10,bframes.mp4\r\n\r\ntrain,1,x,9,bframes.mp4\r\n\
+        train,39.0,x,,bframes.mp4\r\n";
     let (labels, folder) = read(content);
     let labels = labels.unwrap();
     assert_eq!(labels.manifest().classes, ["9", "10"]);
@@ -332,6 +377,9 @@ fn columns_and_files_are_as_for_clips() {
     for word in ["val.csv:2", "for validation", "frames.csv:2 says training"] {
         assert!(error.contains(word), "{error}");
     }
+    // Numbers are classes, however they are written.
+    let (labels, _folder) = read("video,frame,label\neditlist.mp4,0,1.0\neditlist.mp4,1,1\neditlist.mp4,21,0.0\n");
+    assert_eq!(labels.unwrap().manifest().classes, ["0", "1"]);
     // A model's own classes.
     let classes = ["10", "x", "9"].map(String::from);
     let labels = Labels::read_with_classes(std::slice::from_ref(&train), &classes).unwrap();
@@ -346,11 +394,11 @@ fn mistakes_are_named_with_their_rows() {
     let frames = |rows: &str| format!("video,frame,label,split\n{rows}");
     refused(
         &frames("bframes.mp4,40,x,train\n"),
-        &["frames.csv:2", "labels frame 40", "bframes.mp4 has 40 frames (0 to 39)", "Remove the row"],
+        &["frames.csv:2", "labels frame 40", "bframes.mp4 has 40 frames (0 to 39)", "Remove the rows"],
     );
     refused(
         &frames(&rows("bframes.mp4", 0..43, "train", |_| "x")),
-        &["frames.csv:42", "labels frame 40", "40 frames", "Remove the row"],
+        &["frames.csv:42", "labels frame 40", "40 frames", "Remove the rows"],
     );
     refused(
         &frames(&rows("bframes.mp4", 1..41, "train", |_| "x")),
@@ -372,6 +420,15 @@ fn mistakes_are_named_with_their_rows() {
     refused(&frames("bframes.mp4,0,x,val\n"), &["none of the 1 rows is for training"]);
     refused(&frames("bframes.mp4,0,,train\nbframes.mp4,1,,train\n"), &["none of the 2 rows", "has a label"]);
     refused(&frames("bframes.mp4,,x,train\n"), &["frames.csv:2", "`frame` is empty"]);
+    for value in ["nan", "NaN", "inf", "-inf", "1.5", "1e2", "3.", "x"] {
+        let row = format!("bframes.mp4,0,x,train\nbframes.mp4,{value},x,train\n");
+        refused(&frames(&row), &["frames.csv:3", &format!("frame is \"{value}\""), "frame number"]);
+    }
+    for value in ["nan", "NaN", "-inf", "Infinity"] {
+        let row = format!("bframes.mp4,0,x,train\nbframes.mp4,1,{value},train\n");
+        refused(&frames(&row), &["frames.csv:3", &format!("label is \"{value}\""), "Leave it empty"]);
+    }
+    refused(&frames("bframes.mp4,0,1,train\nbframes.mp4,1,0.25,train\n"), &["frames.csv:3", "\"0.25\"", "words"]);
     refused(&frames("bframes.mp4,-1,x,train\n"), &["frames.csv:2", "frame is \"-1\"", "frame number"]);
     refused(&frames("bframes.mp4,18446744073709551615,x,train\n"), &["frames.csv:2", "frame number"]);
     refused(&frames("bframes.mp4,18446744073709551614,x,train\n"), &["frames.csv:2", "18446744073709551614"]);
@@ -434,6 +491,31 @@ fn overlapping_rows_agree_or_are_refused() {
 }
 
 #[test]
+fn clips_too_short_for_a_model_are_named_with_their_videos() {
+    let said = |data: &Dataset, need: usize, words: &[&str]| {
+        let error = data.check_frames(need).expect_err("is too short");
+        assert!(matches!(error, DataError::TooShort { need: got, .. } if got == need));
+        for word in words {
+            assert!(error.to_string().contains(word), "no \"{word}\" in: {error}");
+        }
+    };
+    // What is left of 22 frames, the shortest of all.
+    let (data, _folder) = dataset(&three_videos(), Length::Frames(21), 0).unwrap();
+    assert_eq!(data.shortest().map(|clip| (clip.video.0, clip.start, clip.frames)), Some((1, 21, 1)));
+    assert!(data.check_frames(1).is_ok());
+    let words = ["frames.csv:42: ", "frames 21 to 21 of", "editlist.mp4 (22 frames) has 1 frame,", "needs 2 or more"];
+    said(&data, 2, &[&words[..], &["another length"]].concat());
+    // Whole videos.
+    let (data, _folder) = dataset(&three_videos(), Length::Whole, 0).unwrap();
+    assert!(data.check_frames(22).is_ok());
+    said(&data, 23, &["frames.csv:42: ", "editlist.mp4 has 22 frames, but the model needs 23", "Leave it out"]);
+    // A row's range.
+    let rows = "video,start_frame,end_frame,label\nbframes.mp4,3,20,a\nbframes.mp4,20,24,a\n";
+    let (data, _folder) = dataset(rows, Length::Whole, 0).unwrap();
+    said(&data, 5, &["frames.csv:3: ", "frames 20 to 23 of", "(40 frames) has 4 frames,", "Leave it out"]);
+}
+
+#[test]
 fn videos_without_labels_can_be_loaded() {
     let folder = folder("");
     let videos: Vec<PathBuf> = ["editlist.mp4", "bframes.mp4"].map(|name| folder.path().join(name)).to_vec();
@@ -449,7 +531,10 @@ fn videos_without_labels_can_be_loaded() {
     }
     let broken = FrameManifest::unlabelled(vec![folder.path().join("frames.csv")], vec!["a".into()], Split::Test);
     let error = Dataset::open(broken, form(Length::Whole), 0).err().unwrap().to_string();
-    assert!(error.contains("frames.csv: ") && !error.contains(":0"), "{error}");
+    assert!(
+        error.starts_with(&format!("{}: the file is empty", folder.path().join("frames.csv").display())),
+        "{error}"
+    );
 }
 
 #[test]

@@ -160,6 +160,26 @@ fn an_error_names_row_and_file_and_ends_the_loading() {
 }
 
 #[test]
+fn there_are_no_more_buffers_than_clips() {
+    let (data, _folder) = dataset("video,label,start_frame,end_frame\nbframes.mp4,x,8,24\n", spec(8), 0).unwrap();
+    let clips = data.clips(Split::Training);
+    assert_eq!(clips.len(), 2);
+    for (ahead, buffers) in [(0, 0), (1, 2), (2, 2), (7, 2), (usize::MAX, 2)] {
+        assert_eq!(data.memory_bytes(ahead).ring, buffers * data.shape().bytes() as u64);
+        // In any order, one clip alone and one that comes again included.
+        for order in [vec![], vec![clips[1]], vec![clips[0], clips[1]], vec![clips[1], clips[1], clips[0], clips[1]]] {
+            let mut loader = Loader::new(&data, order.clone(), ahead).unwrap();
+            for want in &order {
+                let got = loader.next().unwrap().unwrap();
+                assert_eq!(got.clip, *want);
+                assert_eq!(numbers(got.frames, data.shape()), Vec::from_iter(want.range()));
+            }
+            assert!(loader.next().unwrap().is_none());
+        }
+    }
+}
+
+#[test]
 fn a_loader_can_be_dropped_at_any_point() {
     let (data, _folder) = dataset(ROWS, spec(8), 0).unwrap();
     let mut order = Vec::new();

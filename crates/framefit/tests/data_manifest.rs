@@ -104,6 +104,10 @@ fn mistakes_are_named_with_their_line() {
         ("-1", "5", ["start_frame", "\"-1\""]),
         ("0", "x", ["end_frame", "\"x\""]),
         ("0", "1.5", ["end_frame", "\"1.5\""]),
+        ("nan", "5", ["start_frame", "\"nan\""]),
+        ("0", "inf", ["end_frame", "\"inf\""]),
+        ("0", "1e3", ["end_frame", "\"1e3\""]),
+        ("0.", "5", ["start_frame", "\"0.\""]),
         ("0", "99999999999999999999999", ["end_frame", "frame number"]),
         ("5", "5", ["hold no frame", "5"]),
         ("9", "5", ["hold no frame", "9"]),
@@ -112,11 +116,33 @@ fn mistakes_are_named_with_their_line() {
     ] {
         refused(format!("video,label,start_frame,end_frame\na.mp4,x,{start},{end}\n"), &[":2", words[0], words[1]]);
     }
+    for value in ["nan", "NaN", "-nan", "inf", "-Inf", "infinity"] {
+        refused(format!("video,label\na.mp4,x\nb.mp4,{value}\n"), &[":3", "label is", value, "names no class"]);
+    }
+    for value in ["0.5", "-1.25", "1e-3", ".1"] {
+        refused(format!("video,label\na.mp4,1\nb.mp4,{value}\n"), &[":3", value, "whole numbers", "with a word"]);
+    }
     refused("video,label\na.mp4,x\nz.mp4,x\nz.mp4,x\ny.mp4,x\n", &[":3", "z.mp4", "1 other is missing"]);
     refused(b"video,label\na.mp4,x\nb.mp4,caf\xE9\n", &[":3", "not UTF-8"]);
     refused(b"\xFF\xFEv\0i\0d\0", &["UTF-16"]);
     let error = Manifest::read(&["nowhere/clips.csv".into()]).unwrap_err().to_string();
     assert!(error.contains("nowhere/clips.csv") && error.contains("cannot read"), "{error}");
+}
+
+#[test]
+fn numbers_written_as_floats_are_the_same_classes() {
+    let folder = Folder::new();
+    let content =
+        "video,label,split\na.mp4,1.0,train\nb.mp4,0,train\nc.mp4,1,val\na.mp4,-1.00,train\nb.mp4,v1.0,train\n";
+    let path = folder.file("clips.csv", content);
+    let manifest = Manifest::read(std::slice::from_ref(&path)).unwrap();
+    assert_eq!(manifest.classes, ["-1", "0", "1", "v1.0"]);
+    assert_eq!(manifest.rows.iter().map(|row| row.label).collect::<Vec<_>>(), [2, 1, 2, 0, 3]);
+    // Also those of a checkpoint.
+    let classes = ["0.0", "1.0", "-1.0", "v1.0"].map(String::from);
+    let manifest = Manifest::read_with_classes(&[path], &classes).unwrap();
+    assert_eq!(manifest.classes, classes);
+    assert_eq!(manifest.rows.iter().map(|row| row.label).collect::<Vec<_>>(), [1, 0, 1, 2, 3]);
 }
 
 #[test]

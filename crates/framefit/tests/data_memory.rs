@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use framefit::data::{ClipForm, ClipSpec, Dataset, FrameSize, Labels, Length, Loader, Manifest, Source, Split};
+use framefit::data::{
+    ClipForm, ClipSpec, Dataset, FrameSize, FrameStream, Labels, Length, Loader, Manifest, PipeFormat, RawFormat,
+    Source, Split, StreamSpec, YuvMatrix,
+};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -63,6 +67,82 @@ fn an_open_video_keeps_its_bound() {
     assert!(checked > 10);
 }
 
+/// A header, then lines and frames of zeros without an end in sight.
+struct Endless {
+    header: &'static [u8],
+    line: &'static [u8],
+    frame: usize,
+    at: usize,
+    frames: usize,
+}
+
+impl Read for Endless {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let of = self.line.len() + self.frame;
+        for (i, byte) in into.iter_mut().enumerate() {
+            let at = self.at + i;
+            let inside = at.wrapping_sub(self.header.len());
+            *byte = match self.header.get(at) {
+                Some(byte) => *byte,
+                None if inside / of == self.frames => {
+                    self.at = at;
+                    return Ok(i);
+                }
+                None => self.line.get(inside % of).copied().unwrap_or(0),
+            };
+        }
+        self.at += into.len();
+        Ok(into.len())
+    }
+}
+
+#[test]
+fn a_stream_keeps_its_bound_whatever_its_length() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let checked = |name: &str, open: &dyn Fn(&StreamSpec) -> FrameStream| {
+        for (height, width, channels) in [(24, 32, 3), (96, 100, 1)] {
+            let spec = StreamSpec { size: FrameSize { height, width }, channels, resize: true };
+            let mut frame = vec![0; spec.frame_bytes()];
+            let (mut bound, mut frames) = (0, 0);
+            let peak = peak(|| {
+                let mut stream = open(&spec);
+                bound = stream.memory_bytes();
+                while stream.next_frame(&mut frame).unwrap() {
+                    frames += 1;
+                }
+            });
+            assert!(peak <= bound, "{name}, {frames} frames: {peak} of {bound}");
+        }
+    };
+    let videos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/videos");
+    for name in ["bframes.mp4", "opengop.mp4", "rotated90.mov", "high10.mp4", "editlist.mp4"] {
+        checked(name, &|spec| FrameStream::open(&videos.join(name), spec).unwrap());
+    }
+    let y4m = PipeFormat::Y4m { matrix: YuvMatrix::Bt709 };
+    let raw = PipeFormat::Raw(RawFormat { width: 61, height: 41, channels: 3 });
+    for (header, line, frame, format) in [
+        (&b"YUV4MPEG2 W61 H41 C444\n"[..], &b"FRAME Ip\n"[..], 61 * 41 * 3, y4m),
+        (b"YUV4MPEG2 W61 H41 C420jpeg\n", b"FRAME\n", 61 * 41 + 2 * 31 * 21, y4m),
+        (b"YUV4MPEG2 W61 H41 Cmono\n", b"FRAME\n", 61 * 41, y4m),
+        (b"", b"", 61 * 41 * 3, raw),
+    ] {
+        for frames in [1, 500] {
+            checked("pipe", &|spec| {
+                FrameStream::pipe(Endless { header, line, frame, at: 0, frames }, format, spec).unwrap()
+            });
+        }
+    }
+    // What a header claims is not taken before frames come, and then known.
+    let spec = StreamSpec { size: FrameSize { height: 8, width: 8 }, channels: 1, resize: true };
+    let mut bound = 0;
+    let peak = peak(|| {
+        let header = b"YUV4MPEG2 W8192 H4352 C444\n";
+        let stream = FrameStream::pipe(Endless { header, line: b"", frame: 1, at: 0, frames: 0 }, y4m, &spec).unwrap();
+        bound = stream.memory_bytes();
+    });
+    assert!(bound > 6 * 8192 * 4352 && peak < 2 << 20, "{peak} of {bound}");
+}
+
 #[test]
 fn loading_keeps_the_bound_of_the_data_set() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,9 +191,10 @@ fn clips_of_different_lengths_keep_the_bound_of_the_data_set() {
             let mut promised = 0;
             let peak = peak(|| {
                 let data = Arc::new(Dataset::open(labels, ClipForm { length, size, channels: 3 }, keep).unwrap());
-                promised = data.memory_bytes(3).total();
+                // More than there are whole recordings.
+                promised = data.memory_bytes(6).total();
                 for _ in 0..2 {
-                    let mut loader = Loader::new(&data, data.clips(Split::Training).to_vec(), 3).unwrap();
+                    let mut loader = Loader::new(&data, data.clips(Split::Training).to_vec(), 6).unwrap();
                     while loader.next().unwrap().is_some() {}
                 }
             });

@@ -229,6 +229,44 @@ fn damage_is_an_error_or_a_picture_but_never_a_panic_or_a_hang() {
 }
 
 #[test]
+fn damage_is_told_alike_whole_and_frame_by_frame() {
+    let mut state = 3u64;
+    let mut draw = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let mut refused = 0;
+    for name in ["bframes.mp4", "opengop.mp4", "editlist.mp4", "slices.mp4", "interlaced.mp4"] {
+        let whole = fs::read(videos().join(name)).unwrap();
+        // Pictures alone are damaged; the index says where they are.
+        let data = whole.windows(4).position(|window| window == b"mdat").unwrap() + 4;
+        let index = whole.windows(4).position(|window| window == b"moov").unwrap();
+        assert!(data < index);
+        for round in 0..200 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + round % 3 {
+                bytes[data + draw(index - 4 - data)] ^= 1 << draw(8);
+            }
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), &bytes).unwrap();
+            let frames = Source::open(file.path()).unwrap().info().frames;
+            let at_once = read(&mut Source::open(file.path()).unwrap(), 0..frames, 1);
+            let mut source = Source::open(file.path()).unwrap();
+            let one_by_one: Result<Vec<_>, _> = (0..frames).map(|n| read(&mut source, n..n + 1, 1)).collect();
+            match (at_once, one_by_one) {
+                (Ok(want), Ok(got)) => assert!(got.concat() == want, "{name} {round}"),
+                (Err(want), Err(got)) => {
+                    assert_eq!(got.to_string(), want.to_string(), "{name} {round}");
+                    refused += 1;
+                }
+                (want, got) => panic!("{name} {round}: {:?}, {:?}", want.map(drop), got.map(drop)),
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+#[test]
 fn a_sample_table_that_claims_much_is_refused_before_memory_is_taken() {
     let whole = fs::read(videos().join("bframes.mp4")).unwrap();
     let at = |kind: &[u8]| whole.windows(4).position(|window| window == kind).unwrap();

@@ -98,6 +98,31 @@ pub fn scatter(clip: &[u8], to: Scatter, out: &mut [u8]) -> Result<(), DataError
     Ok(())
 }
 
+/// frames: `[T][H][W][C]`, flipped where they are.
+pub(crate) fn flip_frames(shape: ClipShape, flip: Flip, frames: &mut [u8]) {
+    let (frame, row) = (shape.frame_bytes(), shape.width * shape.channels);
+    if flip == Flip::default() || frame == 0 {
+        return;
+    }
+    for frame in frames.chunks_exact_mut(frame) {
+        if flip.vertical {
+            let (mut top, mut bottom) = (0, shape.height - 1);
+            while top < bottom {
+                let (upper, lower) = frame.split_at_mut(bottom * row);
+                upper[top * row..(top + 1) * row].swap_with_slice(&mut lower[..row]);
+                (top, bottom) = (top + 1, bottom - 1);
+            }
+        }
+        if flip.horizontal {
+            for line in frame.chunks_exact_mut(row) {
+                // Pixels backwards, the channels of each as they were.
+                line.reverse();
+                line.chunks_exact_mut(shape.channels).for_each(<[u8]>::reverse);
+            }
+        }
+    }
+}
+
 /// labels: `[T]` → out: `[T][N]` at `N = place`, as [`scatter`] places the frames; one label per clip, `[1]` → `[N]`.
 /// The other places are left as they are, and labels are the same whatever is flipped.
 pub fn scatter_labels(labels: &[u32], to: Scatter, out: &mut [u32]) -> Result<(), DataError> {

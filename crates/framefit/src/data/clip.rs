@@ -205,8 +205,10 @@ pub enum ClipError {
     Spec { length: Length, size: Option<FrameSize>, channels: usize },
     #[error("{origin}: the row ends at frame {end}, but {} has {frames} frames (0 to {}). Set end_frame to {frames} at most", video.display(), frames.saturating_sub(1))]
     PastEnd { origin: RowOrigin, video: PathBuf, end: usize, frames: usize },
-    #[error("{origin}: the row labels frame {frame}, but {} has {frames} frames (0 to {}). {}", video.display(), frames.saturating_sub(1), if *from_one { "Its rows number the frames from 1: number them from 0" } else { "Remove the row, or check that the video is the one that was labelled" })]
-    NoSuchFrame { origin: RowOrigin, video: PathBuf, frame: usize, frames: usize, from_one: bool },
+    #[error("{origin}: the row labels frame {frame}, but {} has {frames} frames (0 to {}), and rows name {named}. {}", video.display(), frames.saturating_sub(1), if *from_one { "They number the frames from 1: number them from 0" } else { "Remove the rows from that frame on, or check that the video is the one that was labelled" })]
+    NoSuchFrame { origin: RowOrigin, video: PathBuf, frame: usize, frames: usize, named: usize, from_one: bool },
+    #[error("{origin}: rows name {named} frames of {}, this one as the last, frame {last}, but it has {frames} (0 to {}). Check that the video is the one that was labelled, or add rows for the frames from {} on, with an empty label where there is none: one for frame {} is enough", video.display(), frames.saturating_sub(1), last + 1, frames.saturating_sub(1))]
+    RowsEnd { origin: RowOrigin, video: PathBuf, last: usize, frames: usize, named: usize },
     #[error("{origin}: the row has {have} frames of {}, but a clip needs {need}. Use shorter clips (--clip {have}), or remove the row", video.display())]
     Short { origin: RowOrigin, video: PathBuf, have: usize, need: usize },
     #[error("videos differ in size: {} is {} and {} is {} (height×width). Choose one size for all, for example --size {}", first.display(), written(first_size), other.display(), written(other_size), written(smaller(first_size, other_size)))]

@@ -8,7 +8,7 @@ use super::clip::{ClipForm, ClipIndex, ClipRef, ClipShape, FrameSize};
 use super::error::DataError;
 use super::frame_labels::{FrameLabels, Gaps};
 use super::labels::Labels;
-use super::manifest::{Manifest, Split, VideoId};
+use super::manifest::{Manifest, RowOrigin, Split, VideoId};
 use super::resize::Resizer;
 use super::source::{Source, SourceError, VideoInfo};
 use super::store::{FrameStore, Kept, Needed};
@@ -141,6 +141,31 @@ impl Dataset {
         self.index.longest()
     }
 
+    /// The first of the clips of fewest frames, over all splits.
+    pub fn shortest(&self) -> Option<&ClipRef> {
+        self.index.iter().min_by_key(|clip| (clip.frames, clip.number))
+    }
+
+    /// Whether every clip has the frames that a model needs for one output. A layer only knows that its input is too
+    /// short; this names the video.
+    ///
+    /// # Errors
+    /// [`DataError::TooShort`] with the first of the shortest clips.
+    pub fn check_frames(&self, need: usize) -> Result<(), DataError> {
+        let Some(clip) = self.shortest().filter(|clip| clip.frames < need) else { return Ok(()) };
+        let video = self.manifest.path(clip.video).to_owned();
+        let origin = self.manifest.rows.get(clip.row).map(|row| row.origin.clone());
+        let of = self.infos.get(clip.video.0).map_or(0, |info| info.frames);
+        Err(DataError::TooShort {
+            origin: origin.unwrap_or_else(|| RowOrigin { file: video.as_path().into(), line: 0 }),
+            video,
+            frames: clip.range(),
+            of,
+            need,
+            piece: self.per_frame() && clip.frames < of,
+        })
+    }
+
     /// The numbers of frames that clips of one split have, each once, ascending.
     pub fn lengths(&self, split: Split) -> &[usize] {
         self.index.lengths(split)
@@ -193,7 +218,7 @@ impl Dataset {
         let names_and_rows = (names + paths + rows + infos + order) as u64;
         DataMemory {
             kept: self.store.bytes(),
-            ring: super::loader::buffers(ahead) as u64 * self.shape.bytes() as u64,
+            ring: super::loader::buffers(ahead, self.index.len()) as u64 * self.shape.bytes() as u64,
             decoder: self.infos.iter().map(open).max().unwrap_or(0),
             tables: names_and_rows + frame_labels + self.index.bytes() + self.store.table_bytes(),
         }
@@ -310,11 +335,7 @@ impl<'a> ClipReader<'a> {
             }
             let at = number.saturating_sub(range.start) * frame_bytes;
             if let Some(out) = out.get_mut(at..at + frame_bytes) {
-                match resizer {
-                    Some(resizer) => resizer.run(frame, out),
-                    None if frame.len() == out.len() => out.copy_from_slice(frame),
-                    None => {}
-                }
+                Resizer::fit(resizer.as_mut(), frame, out);
             }
             ControlFlow::Continue(())
         })?;

@@ -2,7 +2,8 @@
 //!
 //! Columns by name, in any order, case ignored: `video`, `label`, optionally `split`, and the frames that a row
 //! labels: `frame`, or `start_frame` and `end_frame`, or neither for the whole video. An empty label leaves its frames
-//! unlabelled, as are those that no row names.
+//! unlabelled, as are those that no row names. But rows that name frame after frame must reach the last one: where they
+//! name three of four frames up to their last and the video goes on, it may not be the one that was labelled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::clip::ClipError;
 use super::manifest::{Manifest, ManifestError, Row, RowOrigin, Split, TwoLabels, VideoId};
 use super::natural;
-use super::table::{Kind, Named, Record, Table, open_all};
+use super::table::{Kind, Named, Record, Table, class_name, open_all};
 
 /// The label of a frame that has none. It takes no part in losses, scores and counts.
 pub const IGNORE: u32 = u32::MAX;
@@ -99,7 +100,7 @@ impl FrameManifest {
     /// The labels of a video of `frames` frames.
     ///
     /// # Errors
-    /// When a row names a frame that the video does not have.
+    /// When a row names a frame that the video does not have, and when rows for frame after frame end before the video.
     pub fn frame_labels(&self, video: VideoId, frames: usize) -> Result<FrameLabels, ClipError> {
         let runs = self.runs.get(video.0).map_or(&[][..], Vec::as_slice);
         let path = || self.manifest.path(video).to_owned();
@@ -124,6 +125,7 @@ impl FrameManifest {
                     video: path(),
                     frame: start.max(frames),
                     frames,
+                    named: named_by(runs),
                     from_one,
                 });
             }
@@ -139,8 +141,12 @@ impl FrameManifest {
                 before = Some((run, end - 1));
             }
         }
-        if covered < frames && gaps.is_none() {
-            gaps = Some((covered, before));
+        if covered < frames {
+            let each = runs.iter().all(|run| run.line_each);
+            if let Some((run, last)) = before.filter(|_| each && 4 * named >= 3 * covered) {
+                return Err(ClipError::RowsEnd { origin: run.origin_of(last), video: path(), last, frames, named });
+            }
+            gaps = gaps.or(Some((covered, before)));
         }
         let gaps = gaps.map(|(first, before)| {
             let after = before.map(|(run, frame): (&Run, usize)| run.origin_of(frame));
@@ -274,7 +280,7 @@ impl Reading {
         classes: Vec<String>,
         unknown: impl Fn(RowOrigin, String, Vec<String>) -> ManifestError,
     ) -> Result<FrameManifest, ManifestError> {
-        let class_of: HashMap<&str, u32> = (0u32..).zip(&classes).map(|(i, name)| (name.as_str(), i)).collect();
+        let class_of: HashMap<&str, u32> = (0u32..).zip(&classes).map(|(i, name)| (class_name(name), i)).collect();
         let mut labels = Vec::with_capacity(self.labels.len());
         for written in &self.labels {
             match class_of.get(written.name.as_str()) {
@@ -308,6 +314,16 @@ impl Reading {
         let videos = self.videos.into_iter().map(|(path, ..)| path).collect();
         Ok(FrameManifest { manifest: Manifest { classes, rows, videos }, runs })
     }
+}
+
+/// Frames that `runs`, sorted by their first frames, name.
+fn named_by(runs: &[Run]) -> usize {
+    let (mut named, mut covered) = (0, 0);
+    for run in runs {
+        named += run.frames.end.saturating_sub(run.frames.start.max(covered));
+        covered = covered.max(run.frames.end);
+    }
+    named
 }
 
 /// No frame of `runs`, sorted by their first frames, has two labels.

@@ -9,9 +9,9 @@ use super::clip::ClipRef;
 use super::dataset::{ClipReader, Dataset, Done};
 use super::error::DataError;
 
-/// Buffers of a loader: one with the user, the others decoded ahead.
-pub(crate) const fn buffers(ahead: usize) -> usize {
-    if ahead == 0 { 2 } else { ahead + 1 }
+/// Buffers of a loader of `clips` clips: one with the user, the others decoded ahead; none where none is ahead.
+pub(crate) fn buffers(ahead: usize, clips: usize) -> usize {
+    if ahead == 0 { 0 } else { ahead.saturating_add(1).min(clips.max(1)) }
 }
 
 /// A clip at the beginning of a buffer that is long enough for any.
@@ -19,7 +19,8 @@ type Loaded = (ClipRef, Box<[u8]>);
 
 /// Hands out clips in order while a thread decodes the next ones.
 ///
-/// All buffers are made at the start, for the longest clip, and go round. Dropping the loader stops the thread after the frame it is at.
+/// All buffers are made at the start, for the longest clip, and go round; there are no more than clips in the data set.
+/// Dropping the loader stops the thread after the frame it is at.
 pub struct Loader {
     stop: Arc<AtomicBool>,
     /// `None` once the loader stops.
@@ -48,7 +49,8 @@ pub struct LoadedClip<'a> {
 impl Loader {
     /// Starts to decode `order`, `ahead` clips ahead (at least 1).
     pub fn new(dataset: &Arc<Dataset>, order: Vec<ClipRef>, ahead: usize) -> Result<Self, DataError> {
-        let count = buffers(ahead);
+        // An order may name a clip more than once.
+        let count = buffers(ahead.max(1), order.len().min(dataset.index().len()));
         let (give, ready) = sync_channel(count);
         let (free, take) = sync_channel(count);
         for _ in 0..count {
@@ -93,6 +95,11 @@ impl Loader {
             left,
             thread: Some(thread),
         })
+    }
+
+    /// The data set that the clips are of.
+    pub(crate) fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
     }
 
     /// The next clip of the order; `None` after the last one, and after an error.

@@ -2,7 +2,8 @@
 //!
 //! Columns by name, in any order, case ignored: `video`, `label`, optionally `start_frame` and `end_frame` (the end
 //! is the first frame that no longer belongs to the row) and `split`. Other columns are ignored. Paths are relative
-//! to the folder of the manifest. Labels per frame are [`FrameManifest`](super::FrameManifest)'s.
+//! to the folder of the manifest. A label is a word or a whole number (`1.0` is `1`). Labels per frame are
+//! [`FrameManifest`](super::FrameManifest)'s.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::natural;
-use super::table::{Kind, Named, Table, open_all};
+use super::table::{Kind, Named, Table, class_name, open_all};
 
 /// Number of a video in [`Manifest::videos`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,6 +139,12 @@ pub enum ManifestError {
     Csv { origin: RowOrigin, cause: csv::Error },
     #[error("{origin}: the field `{column}` is empty. {remedy}")]
     EmptyField { origin: RowOrigin, column: &'static str, remedy: &'static str },
+    #[error("{origin}: label is \"{value}\", which names no class. {remedy}")]
+    NoClass { origin: RowOrigin, value: String, remedy: &'static str },
+    #[error(
+        "{origin}: label is \"{value}\": labels name classes, with words or whole numbers; amounts are not learned. If it is a class, write it with a word, such as \"x{value}\""
+    )]
+    Amount { origin: RowOrigin, value: String },
     #[error("{origin}: {column} is \"{value}\", expected a frame number (0, 1, 2, …)")]
     FrameNumber { origin: RowOrigin, column: &'static str, value: String },
     #[error(
@@ -299,7 +306,7 @@ fn assemble(
     classes: Vec<String>,
     unknown: impl Fn(RowOrigin, String, Vec<String>) -> ManifestError,
 ) -> Result<Manifest, ManifestError> {
-    let numbers: HashMap<&str, usize> = classes.iter().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+    let numbers: HashMap<&str, usize> = classes.iter().enumerate().map(|(i, name)| (class_name(name), i)).collect();
     let mut videos: Vec<PathBuf> = Vec::new();
     let mut ids: HashMap<&Path, VideoId> = HashMap::new();
     let mut rows = Vec::with_capacity(files.iter().map(|file| file.rows.len()).sum());

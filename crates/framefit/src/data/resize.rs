@@ -89,6 +89,15 @@ impl Resizer {
         self.from == from
     }
 
+    /// As [`Resizer::run`], or a copy where there is nothing to resize.
+    pub(crate) fn fit(resizer: Option<&mut Self>, frame: &[u8], out: &mut [u8]) {
+        match resizer {
+            Some(resizer) => resizer.run(frame, out),
+            None if frame.len() == out.len() => out.copy_from_slice(frame),
+            None => {}
+        }
+    }
+
     /// frame: `[H][W][C]` → out: `[H'][W'][C]`.
     pub(crate) fn run(&mut self, frame: &[u8], out: &mut [u8]) {
         let stride = self.from.width * self.channels;

@@ -143,6 +143,20 @@ impl Table {
             Kind::Clips => filled(columns.label, "label", "Give every row a label, or remove the row")?,
             Kind::Frames => field(columns.label),
         };
+        let label = class_name(label);
+        if let Ok(number) = label.parse::<f64>() {
+            let value = label.to_owned();
+            if !number.is_finite() {
+                let remedy = match columns.kind {
+                    Kind::Clips => "Give the row the name of its class, or remove it",
+                    Kind::Frames => "Leave it empty where a frame has none",
+                };
+                return Err(ManifestError::NoClass { origin: origin(), value, remedy });
+            }
+            if number.fract() != 0.0 {
+                return Err(ManifestError::Amount { origin: origin(), value });
+            }
+        }
         let number = |at: usize, column| {
             let text = field(at);
             let value = || text.to_owned();
@@ -255,13 +269,25 @@ fn line_of(text: &str, record: &csv::StringRecord) -> u64 {
     position.line() + blank as u64
 }
 
-/// A frame number; `12.0` is accepted because tables with gaps are often written with every number as a float.
-fn frame_number(text: &str) -> Option<usize> {
-    let whole = match text.split_once('.') {
+/// A number without the zeros behind its point. `12.0` is accepted because tables with gaps are often written with
+/// every number as a float.
+fn whole(text: &str) -> &str {
+    match text.split_once('.') {
         Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|digit| digit == b'0') => whole,
-        Some(_) => return None,
-        None => text,
-    };
+        _ => text,
+    }
+}
+
+/// A frame number, perhaps written as a float.
+fn frame_number(text: &str) -> Option<usize> {
+    let whole = whole(text);
     let digits = whole.bytes().all(|digit| digit.is_ascii_digit());
     digits.then(|| whole.parse().ok()).flatten().filter(|number| *number < usize::MAX)
+}
+
+/// The name of a class; a number perhaps written as a float.
+pub(super) fn class_name(text: &str) -> &str {
+    let whole = whole(text);
+    let digits = whole.strip_prefix('-').unwrap_or(whole);
+    if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) { whole } else { text }
 }

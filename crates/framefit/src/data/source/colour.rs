@@ -5,21 +5,31 @@
 //! samples it was averaged from, without interpolation, and fractions of a level are cut off: so RGB is within 2 levels
 //! of what `ffmpeg -pix_fmt rgb24` writes for 4:2:0. Grey is rounded, and equal to `-pix_fmt gray`.
 
+use super::Pixels;
+
+/// How many luma samples share one chroma sample, along each axis. Where luma has an odd number of rows or columns, the
+/// last chroma sample colours one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subsampling {
+    /// 2 in 4:2:0 and 4:2:2, 1 in 4:4:4.
+    pub(crate) columns: usize,
+    /// 2 in 4:2:0, 1 in 4:2:2 and 4:4:4.
+    pub(crate) rows: usize,
+}
+
 /// Planes of one frame, 8 bits per sample, without padding between rows.
 #[derive(Clone, Copy)]
-pub(super) struct Planes<'a> {
-    pub(super) width: usize,
-    pub(super) y: &'a [u8],
-    /// Chroma is half as wide as luma.
-    pub(super) u: &'a [u8],
-    pub(super) v: &'a [u8],
-    /// Luma rows per chroma row: 2 in 4:2:0, 1 in 4:2:2.
-    pub(super) rows_per_chroma: usize,
+pub(crate) struct Planes<'a> {
+    pub(crate) width: usize,
+    pub(crate) y: &'a [u8],
+    pub(crate) u: &'a [u8],
+    pub(crate) v: &'a [u8],
+    pub(crate) subsampling: Subsampling,
 }
 
 /// Coefficients of one matrix and range, as factors for [`high`]: levels come out times 32, which leaves room for sums
 /// beyond black and white in 16 bits.
-pub(super) struct Converter {
+pub(crate) struct Converter {
     luma: i16,
     black: i16,
     v_to_r: i16,
@@ -37,7 +47,7 @@ const BLOCK: usize = 64;
 
 impl Converter {
     /// `matrix`: matrix_coefficients of ITU-T H.273.
-    pub(super) fn new(matrix: u8, full_range: bool) -> Self {
+    pub(crate) fn new(matrix: u8, full_range: bool) -> Self {
         let (red, blue) = match matrix {
             1 => (0.2126, 0.0722),
             4 => (0.30, 0.11),
@@ -67,49 +77,86 @@ impl Converter {
     }
 
     /// Planes → `[H][W]`.
-    pub(super) fn grey(&self, planes: Planes<'_>, out: &mut [u8]) {
+    pub(crate) fn grey(&self, planes: Planes<'_>, out: &mut [u8]) {
         for (out, level) in out.iter_mut().zip(planes.y) {
             *out = self.grey[usize::from(*level)];
         }
     }
 
     /// Planes → `[H][W][3]`.
-    pub(super) fn rgb(&self, planes: Planes<'_>, out: &mut [u8]) {
-        let chroma_width = planes.width / 2;
-        if chroma_width == 0 {
+    pub(crate) fn rgb(&self, planes: Planes<'_>, out: &mut [u8]) {
+        if planes.width == 0 {
             return;
         }
+        let chroma_width = planes.width.div_ceil(planes.subsampling.columns);
         let rows = planes.y.chunks_exact(planes.width).zip(out.chunks_exact_mut(3 * planes.width)).enumerate();
         for (row, (y, out)) in rows {
-            let at = row / planes.rows_per_chroma * chroma_width;
+            let at = row / planes.subsampling.rows * chroma_width;
             let (Some(u), Some(v)) = (planes.u.get(at..at + chroma_width), planes.v.get(at..at + chroma_width)) else {
                 return;
             };
-            let ((y, y_rest), (out, out_rest)) = (y.as_chunks::<BLOCK>(), out.as_chunks_mut::<{ 3 * BLOCK }>());
-            let ((u, u_rest), (v, v_rest)) = (u.as_chunks::<{ BLOCK / 2 }>(), v.as_chunks::<{ BLOCK / 2 }>());
-            for (((y, out), u), v) in y.iter().zip(out).zip(u).zip(v) {
-                self.block(y, u, v, out);
-            }
-            if !y_rest.is_empty() {
-                let mut block = [0; 3 * BLOCK];
-                self.block(&padded(y_rest), &padded(u_rest), &padded(v_rest), &mut block);
-                out_rest.iter_mut().zip(block).for_each(|(out, level)| *out = level);
+            match planes.subsampling.columns {
+                1 => self.row(y, u, v, out, Self::chroma_of_each),
+                _ => self.row(y, u, v, out, Self::chroma_of_pairs),
             }
         }
     }
 
-    fn block(&self, y: &[u8; BLOCK], u: &[u8; BLOCK / 2], v: &[u8; BLOCK / 2], out: &mut [u8; 3 * BLOCK]) {
+    /// `C` chroma samples for [`BLOCK`] of luma.
+    fn row<const C: usize>(
+        &self,
+        y: &[u8],
+        u: &[u8],
+        v: &[u8],
+        out: &mut [u8],
+        chroma: impl Fn(&Self, &[u8; C], &[u8; C]) -> Chroma,
+    ) {
+        let ((y, y_rest), (out, out_rest)) = (y.as_chunks::<BLOCK>(), out.as_chunks_mut::<{ 3 * BLOCK }>());
+        let whole = (y.len() * C).min(u.len()).min(v.len());
+        let ((u, u_rest), (v, v_rest)) = (u.split_at(whole), v.split_at(whole));
+        for (((y, out), u), v) in y.iter().zip(out).zip(u.as_chunks().0).zip(v.as_chunks().0) {
+            self.block(y, &chroma(self, u, v), out);
+        }
+        if !y_rest.is_empty() {
+            let mut block = [0; 3 * BLOCK];
+            self.block(&padded(y_rest), &chroma(self, &padded(u_rest), &padded(v_rest)), &mut block);
+            out_rest.iter_mut().zip(block).for_each(|(out, level)| *out = level);
+        }
+    }
+
+    #[inline]
+    fn chroma_of_pairs(&self, u: &[u8; BLOCK / 2], v: &[u8; BLOCK / 2]) -> Chroma {
         let mut chroma = [[0i16; BLOCK]; 3];
         let [red, green, blue] = &mut chroma;
         let pairs = u.iter().zip(v).zip(red.as_chunks_mut().0).zip(green.as_chunks_mut().0).zip(blue.as_chunks_mut().0);
         for ((((u, v), red), green), blue) in pairs {
-            let (u, v) = ((i16::from(*u) - 128) << 8, (i16::from(*v) - 128) << 8);
-            *red = [high(v, self.v_to_r); 2];
-            *green = [high(u, self.u_to_g) + high(v, self.v_to_g); 2];
-            *blue = [high(u, self.u_to_b); 2];
+            let levels = self.chroma(*u, *v);
+            (*red, *green, *blue) = ([levels[0]; 2], [levels[1]; 2], [levels[2]; 2]);
         }
+        chroma
+    }
+
+    #[inline]
+    fn chroma_of_each(&self, u: &[u8; BLOCK], v: &[u8; BLOCK]) -> Chroma {
+        let mut chroma = [[0i16; BLOCK]; 3];
+        let [red, green, blue] = &mut chroma;
+        for ((((u, v), red), green), blue) in u.iter().zip(v).zip(red).zip(green).zip(blue) {
+            [*red, *green, *blue] = self.chroma(*u, *v);
+        }
+        chroma
+    }
+
+    /// What one chroma sample adds to red, green and blue.
+    #[inline]
+    fn chroma(&self, u: u8, v: u8) -> [i16; 3] {
+        let (u, v) = ((i16::from(u) - 128) << 8, (i16::from(v) - 128) << 8);
+        [high(v, self.v_to_r), high(u, self.u_to_g) + high(v, self.v_to_g), high(u, self.u_to_b)]
+    }
+
+    #[inline]
+    fn block(&self, y: &[u8; BLOCK], chroma: &Chroma, out: &mut [u8; 3 * BLOCK]) {
         let mut levels = [[0u8; BLOCK]; 3];
-        for (levels, chroma) in levels.iter_mut().zip(&chroma) {
+        for (levels, chroma) in levels.iter_mut().zip(chroma) {
             for ((level, code), chroma) in levels.iter_mut().zip(y).zip(chroma) {
                 let luma = high(i16::from(*code) << 7, self.luma) - self.black;
                 *level = ((luma + chroma) >> FRACTION).clamp(0, 255) as u8;
@@ -121,6 +168,9 @@ impl Converter {
         }
     }
 }
+
+/// What chroma adds to red, green and blue of a block.
+type Chroma = [[i16; BLOCK]; 3];
 
 /// The high half of the product.
 fn high(a: i16, b: i16) -> i16 {
@@ -134,8 +184,27 @@ fn padded<const N: usize>(values: &[u8]) -> [u8; N] {
 }
 
 /// Luma of an RGB pixel: BT.601 weights, rounded, as Pillow's `convert("L")`.
-pub(super) fn luma([red, green, blue]: [u8; 3]) -> u8 {
+pub(crate) fn luma([red, green, blue]: [u8; 3]) -> u8 {
     ((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16) as u8
+}
+
+/// Grey (1 channel) or RGB (3) as `pixels`: as stored, or by way of `converted`.
+pub(crate) fn packed<'a>(stored: &'a [u8], channels: usize, pixels: Pixels, converted: &'a mut Vec<u8>) -> &'a [u8] {
+    match (channels, pixels) {
+        (1, Pixels::Grey) | (3, Pixels::Rgb) => stored,
+        (1, Pixels::Rgb) => {
+            converted.resize(3 * stored.len(), 0);
+            let (rgb, _) = converted.as_chunks_mut::<3>();
+            rgb.iter_mut().zip(stored).for_each(|(rgb, level)| *rgb = [*level; 3]);
+            converted
+        }
+        (_, _) => {
+            converted.resize(stored.len() / 3, 0);
+            let (rgb, _) = stored.as_chunks::<3>();
+            converted.iter_mut().zip(rgb).for_each(|(grey, rgb)| *grey = luma(*rgb));
+            converted
+        }
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +215,8 @@ mod tests {
     fn white_black_and_primaries() {
         let convert = |matrix, full, [y, u, v]: [u8; 3]| {
             let mut out = [0; 6];
-            let planes = Planes { width: 2, y: &[y, y], u: &[u], v: &[v], rows_per_chroma: 1 };
+            let subsampling = Subsampling { columns: 2, rows: 1 };
+            let planes = Planes { width: 2, y: &[y, y], u: &[u], v: &[v], subsampling };
             Converter::new(matrix, full).rgb(planes, &mut out);
             [out[0], out[1], out[2]]
         };
@@ -157,6 +227,32 @@ mod tests {
         let near = |got: [u8; 3], want: [u8; 3]| got.iter().zip(want).all(|(got, want)| got.abs_diff(want) <= 2);
         assert!(near(convert(6, false, [81, 90, 240]), [254, 0, 0]));
         assert!(near(convert(1, false, [63, 102, 240]), [255, 0, 0]));
+    }
+
+    #[test]
+    fn every_pixel_has_its_chroma_at_any_size() {
+        let converter = Converter::new(1, false);
+        let level = |plane: usize, row: usize, column: usize| ((90 * plane + 37 * row + 11 * column) % 251) as u8;
+        let plane = |number: usize, height: usize, width: usize| -> Vec<u8> {
+            (0..height).flat_map(|row| (0..width).map(move |column| level(number, row, column))).collect()
+        };
+        for (height, width) in [1, 2, 5].iter().flat_map(|h| [1, 2, 3, 63, 64, 65, 127, 128, 129].map(|w| (*h, w))) {
+            for subsampling in [(2, 2), (2, 1), (1, 1)].map(|(columns, rows)| Subsampling { columns, rows }) {
+                let Subsampling { columns, rows } = subsampling;
+                let y = plane(0, height, width);
+                let [u, v] = [1, 2].map(|number| plane(number, height.div_ceil(rows), width.div_ceil(columns)));
+                let mut out = vec![0; 3 * y.len()];
+                converter.rgb(Planes { width, y: &y, u: &u, v: &v, subsampling }, &mut out);
+                for (at, pixel) in out.chunks_exact(3).enumerate() {
+                    let (row, column) = (at / width, at % width);
+                    let [u, v] = [1, 2].map(|number| [level(number, row / rows, column / columns)]);
+                    let alone = Planes { width: 1, y: &[y[at]], u: &u, v: &v, subsampling };
+                    let mut want = [0; 3];
+                    converter.rgb(alone, &mut want);
+                    assert_eq!(pixel, want, "{height}x{width} {subsampling:?} at {row}, {column}");
+                }
+            }
+        }
     }
 
     #[test]

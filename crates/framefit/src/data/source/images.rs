@@ -11,6 +11,8 @@ use crate::data::natural;
 pub(super) struct Images {
     path: PathBuf,
     names: Vec<PathBuf>,
+    /// What the names take.
+    name_bytes: u64,
     height: usize,
     width: usize,
     stored: Vec<u8>,
@@ -41,7 +43,8 @@ impl Images {
             return Err(SourceError::NoImages { path: path.into() });
         };
         let (height, width) = dimensions(&path.join(first))?;
-        Ok(Self { path: path.into(), names, height, width, stored: Vec::new(), converted: Vec::new() })
+        let name_bytes = names.iter().map(|name| 64 + name.as_os_str().len() as u64).sum();
+        Ok(Self { path: path.into(), names, name_bytes, height, width, stored: Vec::new(), converted: Vec::new() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -52,8 +55,7 @@ impl Images {
         // The image (up to four 16-bit channels), the frame handed out, the file (as `read` accepts it), and what the
         // decoder keeps of a progressive JPEG (16-bit coefficients of three components).
         let pixels = (self.height * self.width) as u64;
-        let names = self.names.iter().map(|name| 64 + name.as_os_str().len() as u64).sum::<u64>();
-        let decoder_bytes = pixels * (8 + 3 + 4 + 6) + MAX_FILE_OVERHEAD + (128 << 10) + names;
+        let decoder_bytes = pixels * (8 + 3 + 4 + 6) + MAX_FILE_OVERHEAD + (128 << 10) + self.name_bytes;
         VideoInfo { frames: self.names.len(), height: self.height, width: self.width, decoder_bytes }
     }
 

@@ -5,7 +5,7 @@
 //! repeated or dropped to keep a frame rate.
 
 mod boxes;
-mod colour;
+pub(crate) mod colour;
 mod headers;
 mod images;
 mod mp4;
@@ -192,6 +192,18 @@ impl Source {
 /// Bytes that tell one container from another.
 const START: usize = 64;
 
+/// What bytes that begin like this are, in words; `None` if they tell nothing.
+pub(crate) fn kind_of(start: &[u8]) -> Option<&'static str> {
+    match container(start.get(..START).unwrap_or(start)) {
+        Container::Npy => Some("a .npy array"),
+        Container::Mp4 => Some("an MP4 or MOV file"),
+        Container::Other(found) if found != NOT_A_VIDEO => Some(found),
+        Container::Empty | Container::Other(_) => None,
+    }
+}
+
+const NOT_A_VIDEO: &str = "not a video file";
+
 enum Container {
     Empty,
     Npy,
@@ -222,7 +234,7 @@ fn container(start: &[u8]) -> Container {
             [b'P', b'K', 3, 4, ..] => "a ZIP archive (such as .npz)",
             [0, 0, 0, 1, ..] | [0, 0, 1, ..] => "a raw video stream",
             [0x89, b'P', b'N', b'G', ..] | [0xFF, 0xD8, 0xFF, ..] => "a single image",
-            _ => "not a video file",
+            _ => NOT_A_VIDEO,
         })
     }
 }

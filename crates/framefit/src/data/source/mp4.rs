@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rust_h264::decoder::{ChromaFormat, Decoder, Frame};
 use rust_h264::nal::{NalUnitType, SpsInfo, parse_avcc, parse_avcc_config, parse_sps_info};
 
-use super::colour::{Converter, Planes};
+use super::colour::{Converter, Planes, Subsampling};
 use super::headers::Orientation;
 use super::table::Track;
 use super::{Pixels, Sink, SourceError, VideoInfo, guarded};
@@ -28,6 +28,8 @@ pub(super) struct Mp4 {
     decoder: Decoder,
     /// The sample that the decoder expects, if it is in the middle of the stream.
     next: Option<usize>,
+    /// Frames before this one, decoded later than the picture that decoding began at, may lack their references.
+    leading: u32,
     /// Frames decoded early that follow the last range read, by sample; at most `track.reorder`.
     held: Vec<(usize, Frame)>,
     /// (sample, frame number) of the range being read, in decoding order.
@@ -106,6 +108,7 @@ impl Mp4 {
             stream: Stream::default(),
             decoder: Decoder::new(),
             next: None,
+            leading: 0,
             held: Vec::new(),
             wanted: Vec::new(),
             sample: Vec::new(),
@@ -232,7 +235,7 @@ impl Mp4 {
         let start = self.start(first, earliest)?;
         for i in start..=last {
             let hold = self.place.get(i).is_some_and(|place| {
-                (end..end + self.track.reorder).contains(&(*place as usize)) && self.held.len() < self.track.reorder
+                *place != NOT_SHOWN && *place as usize >= end && self.held.len() < self.track.reorder
             });
             let here = wanted.partition_point(|(sample, _)| *sample <= i);
             let (now, later) = wanted.split_at_checked(here).unwrap_or_default();
@@ -240,8 +243,9 @@ impl Mp4 {
             let frame = match self.decode(i, !hold && now.is_empty()) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => continue,
-                // Pictures shown before the one that decoding began at may lack their references.
-                Err(SourceError::Decode { .. }) if now.is_empty() && self.place.get(i) < self.place.get(start) => {
+                Err(SourceError::Decode { .. })
+                    if now.is_empty() && self.place.get(i).is_some_and(|place| *place < self.leading) =>
+                {
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -281,6 +285,8 @@ impl Mp4 {
             start -= 1;
         }
         self.reset()?;
+        let place = self.place.get(start).copied().unwrap_or(NOT_SHOWN);
+        self.leading = place.min(u32::try_from(earliest).unwrap_or(NOT_SHOWN));
         Ok(start)
     }
 
@@ -396,11 +402,11 @@ impl Mp4 {
         } else {
             (&frame.y, &frame.u, &frame.v)
         };
-        let rows_per_chroma = match frame.chroma_format {
+        let rows = match frame.chroma_format {
             ChromaFormat::Yuv420 => 2,
             ChromaFormat::Yuv422 => 1,
         };
-        let planes = Planes { width, y, u, v, rows_per_chroma };
+        let planes = Planes { width, y, u, v, subsampling: Subsampling { columns: 2, rows } };
         match pixels {
             Pixels::Grey => self.converter.grey(planes, &mut self.pixels),
             Pixels::Rgb => self.converter.rgb(planes, &mut self.pixels),
@@ -524,6 +530,31 @@ fn turn(from: &[u8], (height, width, channels): (usize, usize, usize), how: Orie
             let at = if how.transpose { x * width + y } else { y * width + x };
             if let Some(from) = from.get(at * channels..(at + 1) * channels) {
                 pixel.copy_from_slice(from);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::ControlFlow;
+
+    #[test]
+    fn frames_one_by_one_are_decoded_once() {
+        let videos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/videos");
+        for name in ["bframes.mp4", "opengop.mp4", "editlist.mp4", "fragmented.mp4", "slices.mp4", "interlaced.mp4"] {
+            let path = videos.join(name);
+            let mut video = Mp4::open(&path, File::open(&path).unwrap()).unwrap();
+            // A decoder that starts anew sets it.
+            const UNTOUCHED: u32 = 12_345;
+            for number in 0..video.info().frames {
+                video.read(number..number + 1, Pixels::Grey, &mut |_, _| ControlFlow::Continue(())).unwrap();
+                if number == 0 {
+                    video.leading = UNTOUCHED;
+                }
+                assert!(video.leading == UNTOUCHED, "{name} starts anew for frame {number}");
+                assert!(video.held.len() <= video.track.reorder);
             }
         }
     }

@@ -100,21 +100,7 @@ impl Npy {
         self.file.seek(SeekFrom::Start(at)).map_err(io)?;
         for number in frames {
             self.file.read_exact(&mut self.stored).map_err(io)?;
-            let frame = match (self.channels, pixels) {
-                (1, Pixels::Grey) | (3, Pixels::Rgb) => &self.stored,
-                (1, Pixels::Rgb) => {
-                    self.converted.resize(3 * bytes, 0);
-                    let (rgb, _) = self.converted.as_chunks_mut::<3>();
-                    rgb.iter_mut().zip(&self.stored).for_each(|(rgb, level)| *rgb = [*level; 3]);
-                    &self.converted
-                }
-                (_, _) => {
-                    self.converted.resize(bytes / 3, 0);
-                    let (rgb, _) = self.stored.as_chunks::<3>();
-                    self.converted.iter_mut().zip(rgb).for_each(|(grey, rgb)| *grey = colour::luma(*rgb));
-                    &self.converted
-                }
-            };
+            let frame = colour::packed(&self.stored, self.channels, pixels, &mut self.converted);
             if sink(number, frame).is_break() {
                 break;
             }
