@@ -1,5 +1,6 @@
 //! Progress on stderr: a bar on a terminal, and a table with a row per epoch.
 
+use crate::commands::say;
 use crate::words::percent;
 use framefit::train::{EpochReport, Event, Score};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,18 +11,23 @@ pub struct Progress {
     epochs: usize,
     width: usize,
     terminal: bool,
+    narrow: bool,
     /// Whether epochs are told on stderr, too.
     lines: bool,
     headed: bool,
     at: (usize, bool),
 }
 
+/// Whether the bar and the table of epochs are wider than the terminal.
+fn narrow() -> bool {
+    console::Term::stderr().size_checked().is_some_and(|(_, columns)| columns < 80)
+}
+
 /// The bar's texts; without the bar, and cut off, on a terminal too narrow for both.
-fn style() -> ProgressStyle {
-    let columns = console::Term::stderr().size_checked().map_or(80, |(_, columns)| columns);
-    let template = match columns {
-        0..80 => "{prefix} {pos}/{len} {wide_msg}",
-        80.. => "{prefix} {bar:16} {pos}/{len} {msg} {eta:>4}",
+fn style(narrow: bool) -> ProgressStyle {
+    let template = match narrow {
+        true => "{prefix} {pos}/{len} {wide_msg}",
+        false => "{prefix} {bar:16} {pos}/{len} {msg} {eta:>4}",
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
@@ -31,8 +37,9 @@ impl Progress {
         let terminal = std::io::stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        bar.set_style(style());
-        Self { bar, epochs, width: epochs.to_string().len(), terminal, lines, headed: false, at: (0, false) }
+        let narrow = narrow();
+        bar.set_style(style(narrow));
+        Self { bar, epochs, width: epochs.to_string().len(), terminal, narrow, lines, headed: false, at: (0, false) }
     }
 
     /// A bar for clips that are classified.
@@ -40,6 +47,13 @@ impl Progress {
         let progress = Self::new(1, false);
         progress.bar.set_length(clips as u64);
         progress.bar.set_prefix("clips");
+        progress
+    }
+
+    /// Frames of a stream, whose number nobody knows.
+    pub fn of_frames() -> Self {
+        let progress = Self::new(1, false);
+        progress.bar.set_style(ProgressStyle::with_template("{pos} frames").unwrap_or_else(|_| style(true)));
         progress
     }
 
@@ -64,8 +78,11 @@ impl Progress {
                 self.bar.set_position(*clips as u64);
                 self.bar.set_message(format!("loss {:.3}, {}", score.loss, percent(score.accuracy())));
             }
+            Event::Saving => self.bar.set_message("saving"),
             Event::Epoch(report) => {
-                if self.lines {
+                if self.lines && self.narrow {
+                    self.say(&short(&self.epoch(report.epoch), report));
+                } else if self.lines {
                     if !self.headed {
                         self.headed = true;
                         self.say(&heading(self.epoch(report.epoch).len(), report.validation.is_some()));
@@ -77,14 +94,19 @@ impl Progress {
     }
 
     fn say(&self, line: &str) {
-        if self.terminal {
-            self.bar.suspend(|| eprintln!("{line}"));
-        } else {
-            eprintln!("{line}");
-        }
+        let say = || say(&format!("{line}\n"));
+        if self.terminal { self.bar.suspend(say) } else { say() }
     }
 
-    pub fn finish(&self) {
+    /// The bar, for whom has to remove it before the end.
+    pub fn bar(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+}
+
+/// The bar goes, whether the work is done or an error is to be told.
+impl Drop for Progress {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
@@ -100,6 +122,13 @@ fn row(epoch: &str, report: &EpochReport) -> String {
     let validation = report.validation.map_or_else(String::new, |v| cells(v, "validation loss".len()));
     let best = if report.best { "  best" } else { "" };
     format!("{epoch}{}{validation}  {:>5.1} s{best}", cells(report.training, "training loss".len()), report.seconds)
+}
+
+/// What matters most of the row, for narrow terminals.
+fn short(epoch: &str, report: &EpochReport) -> String {
+    let (name, score) = report.validation.map_or(("training", report.training), |v| ("validation", v));
+    let best = if report.best { ", best" } else { "" };
+    format!("{epoch} {name} {}, {:.3}{best}", percent(score.accuracy()), score.loss)
 }
 
 #[cfg(test)]
@@ -121,5 +150,6 @@ mod tests {
             "epoch  9/10          0.250   100.0 %           12.500    50.0 %   61.2 s  best",
         ];
         assert_eq!([heading(11, true), row("epoch  9/10", &report)], expected);
+        assert_eq!(short("epoch 9/10", &report), "epoch 9/10 validation 50.0 %, 12.500, best");
     }
 }

@@ -1,26 +1,72 @@
 //! From arguments to what they mean.
 
 use crate::args::{
-    ClassWeightsArg, ClipArgs, FlipArg, InferenceArgs, MachineArgs, ModelArgs, ResourceArgs, Size, TrainingArgs,
+    ClassWeightsArg, ClipArgs, CuttingArg, FlipArg, InferenceArgs, LossArg, MachineArgs, ModelArgs, NormArg,
+    ResourceArgs, Size, TrainingArgs,
 };
 use crate::report::Problem;
+use crate::words::thousands;
 use framefit::core::Bytes;
 use framefit::core::schedule::Cut;
 use framefit::data::{ClipForm, DataError, Dataset, FrameSize, Labels, Length, ManifestError, VideoInfo};
-use framefit::engine::{Kernels, Normalisation};
-use framefit::models::ModelSpec;
-use framefit::train::{Augmentation, Checkpoint, ClassWeights, Resources};
+use framefit::engine::{Kernels, Loss, LossKind, Normalisation};
+use framefit::models::{Family, ModelSpec, NormPlace};
+use framefit::train::{Augmentation, Checkpoint, ClassWeights, MOST_CLIPS, Resources};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MOST_THREADS: usize = 512;
 
+/// More is more than any decoder needs, and their bytes can be counted.
+const MOST_AHEAD: usize = 1 << 16;
+
+const MOST_CHECKPOINTS: usize = 1 << 16;
+
 /// Covers 66 segments passing through each at most twice.
 const DEFAULT_CHECKPOINTS: usize = 10;
 
-pub fn resources(args: &ResourceArgs) -> Result<Resources, Problem> {
-    let cut = cut(args.segment, args.checkpoints.unwrap_or(DEFAULT_CHECKPOINTS))?;
-    on_machine(&args.machine, args.memory, cut)
+pub fn resources(args: &ResourceArgs, cutting: CuttingArg) -> Result<Resources, Problem> {
+    let cut = match (cutting, args.segment) {
+        (CuttingArg::Truncated, Some(segment)) => Some(Cut::truncated(at_least_one("--segment", segment)?)),
+        (CuttingArg::Truncated, None) => {
+            let message = "--cutting truncated needs it: the frames after which the gradient is cut".to_owned();
+            return Err(Problem::Flag { flag: "--segment", message });
+        }
+        (CuttingArg::Exact | CuttingArg::Independent, segment) => {
+            cut(segment, args.checkpoints.unwrap_or(DEFAULT_CHECKPOINTS))?
+        }
+    };
+    let resources = on_machine(&args.machine, args.memory, cut)?;
+    if let Some(folder) = args.barrier_folder.as_ref().filter(|folder| !folder.is_dir()) {
+        let message = format!("there is no folder {}", folder.display());
+        return Err(Problem::Flag { flag: "--barrier-folder", message });
+    }
+    Ok(Resources { barrier_folder: args.barrier_folder.clone(), ..resources })
+}
+
+/// Only models with a label per frame can be trained on less than their clips.
+pub fn cutting_fits(cutting: CuttingArg, per_frame: bool) -> Result<(), Problem> {
+    match cutting {
+        CuttingArg::Truncated | CuttingArg::Independent if !per_frame => {
+            let message = "clips with one label each are trained whole; it is for a label per frame".to_owned();
+            Err(Problem::Flag { flag: "--cutting", message })
+        }
+        CuttingArg::Exact | CuttingArg::Truncated | CuttingArg::Independent => Ok(()),
+    }
+}
+
+pub fn loss(args: &TrainingArgs) -> Result<Loss, Problem> {
+    let smoothing = args.label_smoothing;
+    if !(0.0..=1.0).contains(&smoothing) {
+        let message = format!("write a share from 0 to 1, not {smoothing}");
+        return Err(Problem::Flag { flag: "--label-smoothing", message });
+    }
+    let kind = match args.loss {
+        LossArg::Softmax => LossKind::Softmax,
+        LossArg::Binary => LossKind::Binary,
+    };
+    Ok(Loss { kind, smoothing })
 }
 
 pub fn inference_resources(args: &InferenceArgs) -> Result<Resources, Problem> {
@@ -28,17 +74,14 @@ pub fn inference_resources(args: &InferenceArgs) -> Result<Resources, Problem> {
 }
 
 fn cut(segment: Option<usize>, checkpoints: usize) -> Result<Option<Cut>, Problem> {
-    segment.map(|segment| Ok(Cut { segment: at_least_one("--segment", segment)?, checkpoints })).transpose()
+    let checkpoints = within("--checkpoints", checkpoints, 0..=MOST_CHECKPOINTS)?;
+    segment.map(|segment| Ok(Cut::exact(at_least_one("--segment", segment)?, checkpoints))).transpose()
 }
 
 fn on_machine(args: &MachineArgs, memory: Option<Bytes>, cut: Option<Cut>) -> Result<Resources, Problem> {
     let mut kernels = Kernels::best();
     if let Some(threads) = args.threads {
-        if threads == 0 || threads > MOST_THREADS {
-            let message = format!("write a number from 1 to {MOST_THREADS}, not {threads}");
-            return Err(Problem::Flag { flag: "--threads", message });
-        }
-        kernels.threads = threads;
+        kernels.threads = within("--threads", threads, 1..=MOST_THREADS)?;
     }
     if let Some(isa) = args.isa {
         if !isa.available() {
@@ -47,8 +90,8 @@ fn on_machine(args: &MachineArgs, memory: Option<Bytes>, cut: Option<Cut>) -> Re
         }
         kernels.isa = isa;
     }
-    let ahead = at_least_one("--ahead", args.ahead)?;
-    Ok(Resources { memory, kernels, ahead, cut })
+    let ahead = within("--ahead", args.ahead, 0..=MOST_AHEAD)?;
+    Ok(Resources { memory, kernels, ahead, cut, barrier_folder: None })
 }
 
 /// The extents of a clip.
@@ -60,10 +103,41 @@ pub struct Extents {
     pub channels: usize,
 }
 
+/// The options that say more about a model of this family.
+pub fn model_flags(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Cnn3d | Family::Cnn3dSeparable | Family::Cnn3dFlatten => {
+            &["--widths", "--hidden", "--kernel", "--pool"]
+        }
+        Family::ConvLstm => &["--filters", "--kernel", "--stride", "--norm", "--recurrent-dropout"],
+        Family::CnnLstm => &["--widths", "--hidden", "--kernel", "--stride"],
+    }
+}
+
 pub fn model(args: &ModelArgs, clip: Extents, classes: usize) -> Result<ModelSpec, Problem> {
+    let family = args.model;
+    let given = [
+        ("--widths", args.widths.is_some()),
+        ("--hidden", args.hidden.is_some()),
+        ("--pool", args.pool.is_some()),
+        ("--filters", args.filters.is_some()),
+        ("--stride", args.stride.is_some()),
+        ("--norm", args.norm.is_some()),
+        ("--recurrent-dropout", args.recurrent_dropout.is_some()),
+    ];
+    let has = model_flags(family);
+    if let Some((flag, _)) = given.iter().find(|(flag, given)| *given && !has.contains(flag)) {
+        let message = format!("{family} has no such thing; what it has is set by {}", has.join(", "));
+        return Err(Problem::Flag { flag, message });
+    }
+    let default = ModelSpec::of(family);
+    let widths = args.widths.clone().unwrap_or(default.widths);
+    let (filters, hidden) = (args.filters.unwrap_or(default.filters), args.hidden.unwrap_or(default.hidden));
     let zero = [
-        ("--widths", args.widths.contains(&0) || args.widths.is_empty()),
-        ("--hidden", args.hidden == 0),
+        ("--widths", widths.contains(&0) || widths.is_empty()),
+        ("--filters", filters == 0),
+        ("--hidden", hidden == 0),
+        ("--stride", args.stride == Some(0)),
         ("--clip", clip.frames == 0),
         ("--channels", clip.channels == 0),
         ("--classes", classes == 0),
@@ -71,13 +145,25 @@ pub fn model(args: &ModelArgs, clip: Extents, classes: usize) -> Result<ModelSpe
     if let Some((flag, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
         return Err(Problem::Flag { flag, message: "must be at least 1".to_owned() });
     }
+    let recurrent_dropout = args.recurrent_dropout.unwrap_or(default.recurrent_dropout);
+    if !(0.0..1.0).contains(&recurrent_dropout) {
+        let message = format!("write a probability from 0 to below 1, not {recurrent_dropout}");
+        return Err(Problem::Flag { flag: "--recurrent-dropout", message });
+    }
     Ok(ModelSpec {
-        family: args.model,
-        widths: args.widths.clone(),
-        filters: args.filters,
+        family,
+        widths,
+        filters,
         kernel: args.kernel,
-        pool: args.pool,
-        hidden: args.hidden,
+        stride: args.stride.unwrap_or(default.stride),
+        norm: args.norm.map_or(default.norm, |norm| match norm {
+            NormArg::Before => NormPlace::Before,
+            NormArg::After => NormPlace::After,
+            NormArg::None => NormPlace::None,
+        }),
+        recurrent_dropout,
+        pool: args.pool.unwrap_or(default.pool),
+        hidden,
         frames: clip.frames,
         height: clip.height,
         width: clip.width,
@@ -132,15 +218,16 @@ pub fn at_least_one(flag: &'static str, value: usize) -> Result<usize, Problem> 
     Ok(value)
 }
 
-/// Clips of one optimizer step. A model is refused whose values, of this many clips, cannot be addressed.
-const MOST_CLIPS: usize = 1 << 16;
-
 pub fn batch(clips: usize) -> Result<usize, Problem> {
-    if clips == 0 || clips > MOST_CLIPS {
-        let message = format!("write a number from 1 to {MOST_CLIPS}, not {clips}");
-        return Err(Problem::Flag { flag: "--batch", message });
+    within("--batch", clips, 1..=MOST_CLIPS)
+}
+
+fn within(flag: &'static str, value: usize, range: RangeInclusive<usize>) -> Result<usize, Problem> {
+    if range.contains(&value) {
+        return Ok(value);
     }
-    Ok(clips)
+    let [from, to] = [range.start(), range.end()].map(|&n| thousands(n as u64));
+    Err(Problem::Flag { flag, message: format!("write a number from {from} to {to}, not {value}") })
 }
 
 pub fn positive(flag: &'static str, value: f64, zero: bool) -> Result<f64, Problem> {

@@ -34,3 +34,41 @@ fn a_3d_cnn_learns_to_see_wings_of_flies() {
     println!("validation accuracy {accuracy:.3} after the last epoch");
     assert!(accuracy >= LEAST_ACCURACY, "{accuracy:.3} of the validation clips are right: {end}");
 }
+
+/// Frame by frame; 0.70 for always saying the commoner class. With 30 epochs, all else as here, the last epoch
+/// reached 0.945, 0.927 and 0.894 with seeds 0, 1 and 2, in under a minute each on two busy cores.
+#[test]
+fn a_cnn_and_an_lstm_learn_to_see_them_in_every_frame() {
+    let manifest =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/datasets/fly_wing").join("frames.csv");
+    if !manifest.exists() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: there is no {}", manifest.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "--model cnn-lstm --widths 8,16,32,32 --hidden 16 --cutting independent --clip 16 --channels 1 \
+                    --mean 0.08 --std 0.16 --lr 0.001 --class-weights balanced --flip horizontal,vertical --epochs 12 \
+                    --seed 0";
+    assert!(best_accuracy(folder.path(), manifest.to_str().unwrap(), settings) >= 0.88);
+}
+
+/// Which way digits move, frame by frame. With 15 epochs, all else as here, the last epoch reached 0.958, 0.966 and
+/// 0.954 with seeds 0, 1 and 2, in about two minutes each on two busy cores.
+#[test]
+fn a_conv_lstm_learns_which_way_digits_move() {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/moving_digits/frames.csv");
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "--model convlstm --filters 8 --stride 2 --norm after --cutting independent --clip 32 --channels 1 \
+                    --mean 0.22 --std 0.08 --lr 0.005 --batch 4 --epochs 6 --seed 0";
+    assert!(best_accuracy(folder.path(), manifest.canonicalize().unwrap().to_str().unwrap(), settings) >= 0.75);
+}
+
+/// Of the validation frames, after the best epoch.
+fn best_accuracy(folder: &std::path::Path, manifest: &str, settings: &str) -> f64 {
+    let mut args = vec!["train", manifest, "--json", "--out", "run"];
+    args.extend(settings.split_whitespace());
+    let best = last_json(&succeed(folder, &args))["best"].clone();
+    let accuracy = best["correct"].as_f64().unwrap() / best["labels"].as_f64().unwrap();
+    println!("best validation accuracy {accuracy:.3}");
+    accuracy
+}

@@ -44,9 +44,9 @@ impl Dims3 {
         Self { t: n, h: n, w: n }
     }
 
-    /// t·h·w.
+    /// t·h·w, or the largest number there is.
     pub const fn volume(self) -> usize {
-        self.t * self.h * self.w
+        self.t.saturating_mul(self.h).saturating_mul(self.w)
     }
 
     /// The three extents with their axes.
@@ -103,12 +103,15 @@ impl fmt::Display for Window {
 pub enum View {
     /// Frames of pixels of channels.
     Video,
-    /// One vector per clip: all of T, H, W and C, in the order of the framework that the model came from.
-    /// Its bytes are those of the video; what reads it meets one slice per frame.
-    Flat,
+    /// One vector per clip: all of T, H, W and C, in the order of the framework (PyTorch: C, T, H, W; Keras:
+    /// T, H, W, C). Its bytes are those of the video; what reads it meets one slice per frame.
+    Flat(Order),
+    /// One vector per frame: all of H, W and C, in the order of the framework (PyTorch: C, H, W; Keras: H, W, C).
+    /// Its bytes are those of the video.
+    FlatFrames(Order),
 }
 
-/// The framework whose order of axes a text uses.
+/// The framework whose order of axes a text or a flattened vector uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
     /// N, C, T, H, W.
@@ -136,9 +139,20 @@ impl Shape {
         Self { dims, channels, view: View::Video }
     }
 
-    /// One vector of `features` per clip.
+    /// One vector of `features` per clip; with one position, every order is the same.
     pub const fn vector(features: usize) -> Self {
-        Self { dims: Dims3::cube(1), channels: features, view: View::Flat }
+        Self { dims: Dims3::cube(1), channels: features, view: View::Flat(Order::PyTorch) }
+    }
+
+    /// What a layer of frames makes of this value: a video, or still a vector per frame where each frame of both
+    /// is one vector of channels.
+    pub(crate) const fn resized(&self, dims: Dims3, channels: usize) -> Self {
+        let one_position = dims.h == 1 && dims.w == 1 && self.dims.h == 1 && self.dims.w == 1;
+        let view = match self.view {
+            View::FlatFrames(order) if one_position => View::FlatFrames(order),
+            View::FlatFrames(_) | View::Flat(_) | View::Video => View::Video,
+        };
+        Self { dims, channels, view }
     }
 
     /// Values of one frame of one clip: H·W·C.
@@ -155,7 +169,8 @@ impl Shape {
     pub fn text(&self, order: Order, clips: &str) -> String {
         let Dims3 { t, h, w } = self.dims;
         match (self.view, order) {
-            (View::Flat, _) => format!("{clips}x{}", self.per_clip()),
+            (View::Flat(_), _) => format!("{clips}x{}", self.per_clip()),
+            (View::FlatFrames(_), _) => format!("{clips}x{t}x{}", self.per_frame()),
             (View::Video, Order::PyTorch) => format!("{clips}x{}x{t}x{h}x{w}", self.channels),
             (View::Video, Order::Keras) => format!("{clips}x{t}x{h}x{w}x{}", self.channels),
         }

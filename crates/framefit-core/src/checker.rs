@@ -76,6 +76,9 @@ pub enum Fault {
 /// The first fault found.
 pub fn check(graph: &Graph, schedule: &Schedule, offsets: &[usize], arena: usize) -> Result<(), Fault> {
     complete(graph, schedule)?;
+    // The file lies beyond the arena.
+    let addresses = schedule.buffers.iter().zip(offsets).map(|(b, &o)| if b.in_file() { arena + o } else { o });
+    let offsets: &[usize] = &addresses.collect::<Vec<usize>>();
     let mut memory = Memory { owner: BTreeMap::new() };
     let persistent: Vec<usize> =
         (0..schedule.buffers.len()).filter(|&b| schedule.buffers[b].what.is_persistent()).collect();
@@ -134,7 +137,9 @@ fn play(
             return Err(out);
         };
         match bytes_of(buffer, access, offset) {
-            Some((range, tag)) if range.end <= arena => ranges.push((access, range, tag)),
+            Some((range, tag)) if range.end <= if buffer.in_file() { usize::MAX } else { arena } => {
+                ranges.push((access, range, tag));
+            }
             _ => return Err(out),
         }
     }

@@ -48,6 +48,34 @@ pub enum ShapeError {
         /// Where the user wrote the layer.
         origin: Origin,
     },
+    /// A fraction in the layer's definition that no layer can have.
+    #[error("{layer}: {what} must be {rule}, but is {got} ({origin})")]
+    Fraction {
+        /// The layer's name.
+        layer: String,
+        /// The setting.
+        what: &'static str,
+        /// What it has to be.
+        rule: &'static str,
+        /// What it is.
+        got: String,
+        /// Where the user wrote the layer.
+        origin: Origin,
+    },
+    /// Branches that cannot be joined.
+    #[error(
+        "{layer} joins values of the same {what}, but receives {got}: give both branches the same strides, padding and channels ({origin})"
+    )]
+    Unequal {
+        /// The layer's name.
+        layer: String,
+        /// What has to agree.
+        what: &'static str,
+        /// The first input, and the one that differs.
+        got: String,
+        /// Where the user wrote the layer.
+        origin: Origin,
+    },
     /// A layer that takes videos after a flattening one.
     #[error("{layer} works on frames, but {before} has flattened its input ({origin})")]
     Flattened {
@@ -58,13 +86,11 @@ pub enum ShapeError {
         /// Where the user wrote the layer.
         origin: Origin,
     },
-    /// A value that no layer on the way to the output reads, or that more than one reads.
-    #[error("{layer} feeds {readers} layers; in this model every layer feeds exactly one ({origin})")]
-    Readers {
+    /// A value that no layer reads and that is not the output.
+    #[error("nothing reads what {layer} makes: leave the layer out, or use its output ({origin})")]
+    Unread {
         /// The value's maker.
         layer: String,
-        /// How many layers read it.
-        readers: usize,
         /// Where the user wrote the layer.
         origin: Origin,
     },

@@ -77,6 +77,17 @@ pub struct Fixed {
     pub saving: Bytes,
     /// All that decoding may hold.
     pub data_pipeline: Bytes,
+    /// Lengths of clips besides the planned one: the schedule of each is held, too.
+    pub more_lengths: usize,
+}
+
+impl Fixed {
+    /// Schedules held at once, given how many clips go through the model at once: of each length one for the last
+    /// and smaller micro-batch, too; where there is none, room for one that is being made.
+    pub(crate) fn schedules(&self, micro_batch: usize) -> u64 {
+        let more = self.more_lengths as u64;
+        if micro_batch > 1 { 2 * (1 + more) } else { 2 + more }
+    }
 }
 
 /// The bytes of a plan at its peak.
@@ -168,14 +179,20 @@ fn describe(graph: &Graph, what: What) -> (Purpose, String) {
         What::FirstMoment(p) => (Purpose::OptimizerState, format!("{}, first moment", param(p))),
         What::SecondMoment(p) => (Purpose::OptimizerState, format!("{}, second moment", param(p))),
         What::Value(v) | What::Passing(v) => (Purpose::Activations, value(v)),
-        What::ValueGradient(v) => (Purpose::Activations, format!("{}, gradient", value(v))),
+        What::Filed(v) => (Purpose::Activations, format!("{}, in the file", value(v))),
+        What::ValueGradient(v) | What::FiledGradient(v) | What::FetchedGradient(v) => {
+            (Purpose::Activations, format!("{}, gradient", value(v)))
+        }
         What::State(held) => (Purpose::States, held_name(held)),
         What::StateGradient(held) | What::Handed(held) => (Purpose::States, format!("{}, gradient", held_name(held))),
         What::Checkpoint(held, slot) => (Purpose::Checkpoints, format!("{}, state {}", held_name(held), slot + 1)),
         What::Gates(n) => (Purpose::Activations, format!("{}, gates", node(n))),
+        What::HiddenGates(n) => (Purpose::Activations, format!("{}, products with the state", node(n))),
         What::Cells(n) | What::PassingCells(n) => (Purpose::Activations, format!("{}, cells", node(n))),
         What::Means(n) => (Purpose::Activations, format!("{}, means of frames", node(n))),
-        What::Moments(n) | What::Coefficients(n) => (Purpose::Activations, format!("{}, statistics", node(n))),
+        What::Moments(n) | What::Statistics(n) | What::Sums(n) | What::Coefficients(n) => {
+            (Purpose::Activations, format!("{}, statistics", node(n)))
+        }
         What::Workspace(n, _) => (Purpose::Workspace, node(n)),
         What::Frames => (Purpose::Input, "frames as decoded".to_owned()),
         What::Labels => (Purpose::Input, "labels".to_owned()),

@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod ops;
 pub mod plan;
 pub mod schedule;
+pub mod stream;
 pub mod time;
 
 pub use axes::{Axis, DType, Dims3, Order, Shape, View, Window};

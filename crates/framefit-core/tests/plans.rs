@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod random_graph;
+
 use framefit_core::checker::{Fault, check};
 use framefit_core::ledger::{Fixed, Purpose};
-use framefit_core::ops::{
-    Conv3d, ConvLstm2d, Dense, Flatten, GateFunction, GlobalAvgPool3d, Linear, MaxPool3d, NormMean, Relu, StateFunction,
-};
+use framefit_core::ops::{Conv3d, GlobalAvgPool3d, Linear, LinearLayout, MaxPool3d, Relu};
 use framefit_core::plan::{Plan, Request};
-use framefit_core::schedule::{Action, Cut, KernelRequest, Mode, ProgramId, Role, Schedule, Step, What, Workspaces};
+use framefit_core::schedule::{
+    Action, Cut, Keeping, KernelRequest, Mode, ProgramId, Role, Schedule, Step, What, Workspaces,
+};
+use framefit_core::stream::{StreamError, StreamPlan};
 use framefit_core::{Bytes, DType, Dims3, Graph, GraphBuilder, Op, Origin, Shape};
+use random_graph::{Allowed, Random};
 
 /// Scratch that grows with the clips, so that plans of different sizes differ.
 struct Scratch(usize);
@@ -18,75 +22,30 @@ impl Workspaces for Scratch {
     fn bytes(&self, request: &KernelRequest<'_>) -> usize {
         match request.op {
             Op::Conv3d(_) => self.0 * request.clips,
-            Op::ConvLstm2d(_) => 7 * self.0 * request.made.len(),
+            Op::Recurrent(_) => 7 * self.0 * request.made.len(),
+            Op::BatchNorm(_) | Op::GroupNorm(_) => self.0,
             Op::MaxPool3d(_)
+            | Op::AvgPool3d(_)
+            | Op::AdaptivePool3d(_)
             | Op::GlobalAvgPool3d(_)
             | Op::Relu(_)
+            | Op::Activation(_)
             | Op::Flatten(_)
             | Op::Linear(_)
             | Op::Dense(_)
-            | Op::NormMean(_) => 0,
+            | Op::NormMean(_)
+            | Op::LayerNorm(_)
+            | Op::Dropout(_)
+            | Op::Add(_)
+            | Op::Concat(_)
+            | Op::Reverse(_)
+            | Op::LastFrame(_) => 0,
         }
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) as usize) % n
-    }
-}
-
 fn random_graph(random: &mut Random) -> Graph {
-    let at = Origin::BuiltIn;
-    let dims = Dims3 { t: 1 + random.below(12), h: 1 + random.below(12), w: 1 + random.below(12) };
-    let mut b = GraphBuilder::new(Shape::video(dims, 1 + random.below(4)));
-    for i in 0..random.below(7) {
-        let shape = *b.shape();
-        let op = match random.below(6) {
-            0 => Op::Relu(Relu),
-            2 => Op::ConvLstm2d(ConvLstm2d {
-                in_channels: shape.channels,
-                filters: 1 + random.below(4),
-                kernel: Dims3 { t: 1, h: 3, w: 3 },
-                stride: Dims3::cube(1),
-                padding: Dims3 { t: 0, h: 1, w: 1 },
-                activation: StateFunction::Tanh,
-                recurrent_activation: GateFunction::Sigmoid,
-                bias: random.below(2) == 0,
-                unit_forget_bias: true,
-            }),
-            3 => Op::Dense(Dense { in_channels: shape.channels, units: 1 + random.below(4), bias: true }),
-            1 if shape.dims.t > 1 && shape.dims.h > 1 && shape.dims.w > 1 => {
-                Op::MaxPool3d(MaxPool3d::tiles(Dims3::cube(2)))
-            }
-            _ => Op::Conv3d(Conv3d::same(shape.channels, 1 + random.below(5), Dims3::cube(3))),
-        };
-        b.layer(&format!("layer{i}"), op, &at).unwrap();
-    }
-    if random.below(3) == 0 {
-        b.layer("norm", Op::NormMean(NormMean { epsilon: 1e-3, momentum: 0.99 }), &at).unwrap();
-    }
-    if random.below(3) == 0 {
-        // A label per frame.
-        let dense = Dense { in_channels: b.shape().channels, units: 3, bias: true };
-        b.layer("dense", Op::Dense(dense), &at).unwrap();
-        return b.finish().unwrap();
-    }
-    if random.below(2) == 0 {
-        b.layer("mean", Op::GlobalAvgPool3d(GlobalAvgPool3d), &at).unwrap();
-    }
-    b.layer("flatten", Op::Flatten(Flatten), &at).unwrap();
-    if random.below(2) == 0 {
-        let in_features = b.shape().per_clip();
-        b.layer("fc1", Op::Linear(Linear { in_features, out_features: 7, bias: random.below(2) == 0 }), &at).unwrap();
-        b.layer("relu", Op::Relu(Relu), &at).unwrap();
-    }
-    let in_features = b.shape().per_clip();
-    b.layer("fc2", Op::Linear(Linear { in_features, out_features: 3, bias: true }), &at).unwrap();
-    b.finish().unwrap()
+    random_graph::random_graph(random, Allowed { whole_clip: true, kinks: true }).graph
 }
 
 fn no_fixed(_: usize) -> Fixed {
@@ -94,7 +53,16 @@ fn no_fixed(_: usize) -> Fixed {
 }
 
 fn request<'a>(graph: &'a Graph, scratch: &'a Scratch, batch: usize) -> Request<'a> {
-    Request { graph, dtype: DType::F32, batch, training: true, cut: None, workspaces: scratch, fixed: &no_fixed }
+    Request {
+        graph,
+        dtype: DType::F32,
+        batch,
+        training: true,
+        cut: None,
+        keeping: Keeping::Memory,
+        workspaces: scratch,
+        fixed: &no_fixed,
+    }
 }
 
 #[test]
@@ -127,10 +95,52 @@ fn plans_of_any_cut_pass_the_independent_checker() {
         let graph = random_graph(&mut random);
         let scratch = Scratch(random.below(300));
         let request = request(&graph, &scratch, 2);
-        let cut = Cut { segment: 1 + random.below(6), checkpoints: random.below(4) };
+        let cut = Cut::exact(1 + random.below(6), random.below(4));
+        for keeping in [Keeping::Memory, Keeping::File] {
+            let request = Request { keeping, ..request };
+            let plan = Plan::with(&request, 2, cut);
+            plan.check(&request).unwrap_or_else(|e| panic!("trial {trial}, {cut:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn plans_of_segments_that_stand_alone_pass_the_independent_checker() {
+    let mut random = Random(41);
+    for trial in 0..300 {
+        let made = random_graph::random_graph(&mut random, Allowed { whole_clip: false, kinks: true });
+        let scratch = Scratch(random.below(300));
+        let request = request(&made.graph, &scratch, 2);
+        let cut = Cut::truncated(1 + random.below(6));
         let plan = Plan::with(&request, 2, cut);
         plan.check(&request).unwrap_or_else(|e| panic!("trial {trial}, {cut:?}: {e}"));
     }
+}
+
+#[test]
+fn streams_of_any_length_pass_the_independent_checker() {
+    let mut random = Random(43);
+    let mut planned = 0;
+    for trial in 0..150 {
+        let made = random_graph::random_graph(&mut random, Allowed { whole_clip: false, kinks: true });
+        let scratch = Scratch(random.below(300));
+        let request = Request { training: false, ..request(&made.graph, &scratch, 1) };
+        let segment = 1 + random.below(6);
+        let plan = match StreamPlan::new(&request, segment) {
+            Ok(plan) => plan,
+            // Strides that the segment is no multiple of.
+            Err(StreamError::Uneven { .. }) => continue,
+            Err(error) => panic!("trial {trial}, {segment}: {error}"),
+        };
+        planned += 1;
+        for frames in [segment * (plan.steady + 3) + 1, segment * 20, 2 * segment, segment] {
+            let (clip, last) = plan.ending(frames);
+            let Ok(graph) = made.graph.with_frames(clip) else { continue };
+            let placed = plan.place_ending(&Request { graph: &graph, ..request }).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(placed.schedule.programs.len(), last + 1);
+        }
+    }
+    assert!(planned > 100, "{planned}");
 }
 
 #[test]
@@ -251,7 +261,12 @@ fn the_largest_rows_are_those_of_the_peak_moment() {
     b.layer("relu1", Op::Relu(Relu), &at).unwrap();
     b.layer("pool1", Op::MaxPool3d(MaxPool3d::tiles(Dims3::cube(2))), &at).unwrap();
     b.layer("mean", Op::GlobalAvgPool3d(GlobalAvgPool3d), &at).unwrap();
-    b.layer("fc", Op::Linear(Linear { in_features: 32, out_features: 20, bias: true }), &at).unwrap();
+    b.layer(
+        "fc",
+        Op::Linear(Linear { in_features: 32, out_features: 20, bias: true, layout: LinearLayout::PyTorch }),
+        &at,
+    )
+    .unwrap();
     let graph = b.finish().unwrap();
     let scratch = Scratch(0);
     let request = request(&graph, &scratch, 1);

@@ -113,7 +113,7 @@ fn pooling(bench: &Bench) {
 fn channel_norms(bench: &Bench, channels: usize) {
     let s = ChannelShape { rows: LEN / channels, channels };
     let (x, dy, mut out) = (fill(s.len()), fill(s.len()), fill(s.len()));
-    let (a, b, both) = (fill(channels), fill(channels), fill(2 * channels));
+    let (a, b, coefficients) = (fill(channels), fill(channels), fill(3 * channels));
     let (mut state, mut sums) = (vec![0.0; 3 * channels], vec![0.0; 2 * channels]);
     bench.table(f32::channel_moments(), &s, |row, pool| {
         let mut scratch = vec![0.0; (row.scratch)(&s, pool.threads())];
@@ -121,7 +121,8 @@ fn channel_norms(bench: &Bench, channels: usize) {
         s.len()
     });
     bench.table(f32::scale_shift(), &s, |row, pool| {
-        let args = ScaleShiftArgs { x: Some(&x), scale: &a, shift: Some(&b), accumulate: false, y: &mut out };
+        let (x, y) = (Some(&x[..]), &mut out[..]);
+        let args = ScaleShiftArgs { x, scale: &a, shift: Some(&b), relu: true, accumulate: false, y };
         (row.run)(&s, args, pool);
         2 * s.len()
     });
@@ -133,16 +134,8 @@ fn channel_norms(bench: &Bench, channels: usize) {
         2 * s.len()
     });
     bench.table(f32::batch_norm_input_gradient(), &s, |row, pool| {
-        let args = BatchNormInputGradientArgs {
-            x: &x,
-            dy: &dy,
-            gamma: Some(&a),
-            mean: &a,
-            inv_std: &b,
-            dy_means: &both,
-            accumulate: false,
-            dx: &mut out,
-        };
+        let (x, dy, coefficients, dx) = (&x[..], &dy[..], &coefficients[..], &mut out[..]);
+        let args = BatchNormInputGradientArgs { x, dy, coefficients, accumulate: false, dx };
         (row.run)(&s, args, pool);
         3 * s.len()
     });
@@ -172,6 +165,10 @@ fn group_norms(bench: &Bench, channels: usize) {
             (row.run)(&s, args, pool);
             2 * s.len()
         });
+        bench.table(f32::group_norm_statistics(), &s, |row, pool| {
+            (row.run)(&s, GroupNormStatisticsArgs { x: &x, eps: 1e-5, mean: &mut mean, inv_std: &mut inv_std }, pool);
+            s.len()
+        });
         bench.table(f32::group_norm_input_gradient(), &s, |row, pool| {
             let args = GroupNormInputGradientArgs {
                 x: &x,
@@ -192,8 +189,8 @@ fn group_norms(bench: &Bench, channels: usize) {
                 dy: &dy,
                 mean: &mean,
                 inv_std: &inv_std,
-                dgamma: &mut dgamma,
-                dbeta: &mut dbeta,
+                dgamma: Some(&mut dgamma),
+                dbeta: Some(&mut dbeta),
                 scratch: &mut vec![0.0; (row.scratch)(&s, pool.threads())],
             };
             (row.run)(&s, args, pool);
@@ -209,7 +206,8 @@ fn drops(bench: &Bench, channels: usize) {
         let (x, mut y) = (fill(s.len()), fill(s.len()));
         bench.table(f32::dropout(), &s, |row, pool| {
             let keys = &[1, 2];
-            let args = DropoutArgs { keys, first_frame: 0, p: 0.5, x: Some(&x), accumulate: false, y: &mut y };
+            let args =
+                DropoutArgs { keys, layer: 0, first_frame: 0, p: 0.5, x: Some(&x), accumulate: false, y: &mut y };
             (row.run)(&s, args, pool);
             2 * s.len()
         });

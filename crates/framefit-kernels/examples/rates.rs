@@ -69,8 +69,15 @@ fn main() -> std::io::Result<()> {
                 row.name,
                 pools.each_ref().map(|pool| {
                     rate(s.flops(), pool, || {
-                        let args =
-                            ConvForwardArgs { x: &x, w: &w, bias: None, relu: true, y: &mut y, scratch: &mut scratch };
+                        let args = ConvForwardArgs {
+                            x: &x,
+                            w: &w,
+                            bias: None,
+                            relu: true,
+                            accumulate: false,
+                            y: &mut y,
+                            scratch: &mut scratch,
+                        };
                         (row.run)(&s, args, pool);
                     })
                 }),

@@ -1,4 +1,4 @@
-//! Dropout, whose mask depends on nothing but a clip's key, the frame and the element.
+//! Dropout, whose mask depends on nothing but a clip's key, the layer, the frame and the element.
 
 use crate::channels::{PATTERN, Pattern};
 use crate::real::Real;
@@ -15,6 +15,18 @@ pub enum DropoutUnit {
     FrameChannel,
     /// A channel of the whole clip: PyTorch's `Dropout3d`, Keras's `SpatialDropout3D`.
     ClipChannel,
+    /// An element of all frames alike: `dropout` of Keras's recurrent layers.
+    ElementOfEveryFrame,
+}
+
+impl DropoutUnit {
+    /// Whether all frames of a clip have the same mask.
+    fn same_in_every_frame(self) -> bool {
+        match self {
+            DropoutUnit::ClipChannel | DropoutUnit::ElementOfEveryFrame => true,
+            DropoutUnit::Element | DropoutUnit::FrameChannel => false,
+        }
+    }
 }
 
 /// Frames of a window.
@@ -47,8 +59,10 @@ impl DropoutShape {
 /// What dropout reads and writes. The backward is the same map on dy.
 #[derive(Debug)]
 pub struct DropoutArgs<'a, E> {
-    /// \[N\]: a key for each clip, layer and step.
+    /// \[N\]: a key for each clip and step.
     pub keys: &'a [u64],
+    /// A number that no other layer of the model has.
+    pub layer: u64,
     /// The frame index of the first frame of x.
     pub first_frame: usize,
     /// The probability of dropping, in 0..=1.
@@ -64,8 +78,8 @@ pub struct DropoutArgs<'a, E> {
 kernel_row! {
     /// y (+)= keep ? x/(1−p) : 0.
     ///
-    /// Whether an element is kept is a hash of the clip's key, the frame index and the element's index in its
-    /// frame, so that windows, micro-batches and recomputation change nothing.
+    /// Whether an element is kept is a hash of the clip's key, the layer, the frame index and the element's index in
+    /// its frame, so that windows, micro-batches and recomputation change nothing.
     Dropout, DropoutShape, DropoutArgs
 }
 
@@ -96,9 +110,10 @@ struct Draws {
 }
 
 impl Draws {
-    fn new(key: u64, frame: Option<usize>, p: f64) -> Draws {
+    fn new(key: u64, layer: u64, frame: Option<usize>, p: f64) -> Draws {
         let frame = frame.map_or(0, |t| (t as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let key = mix64(mix64(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ frame);
+        let key = mix64(mix64(key.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(layer));
+        let key = mix64(key ^ frame);
         // 2³² itself, of p = 1, is out of range, and is where the factor is 0.
         Draws { key: (key as u32, (key >> 32) as u32), limit: (p * 4_294_967_296.0) as u32 }
     }
@@ -149,7 +164,7 @@ struct Run<'a, E> {
 #[inline(always)]
 fn run_body<E: Real>(run: Run<'_, E>, y: &mut [E]) {
     match run.unit {
-        DropoutUnit::Element => {
+        DropoutUnit::Element | DropoutUnit::ElementOfEveryFrame => {
             let mut held = [E::ZERO; BLOCK];
             for (i, y) in y.chunks_mut(BLOCK).enumerate() {
                 let held = &mut held[..y.len()];
@@ -206,9 +221,9 @@ fn dropout<E: Real>(
         let (slab, first) = (task.index / tasks, task.index % tasks * rows * s.channels);
         let (frame, clip) = (args.first_frame + slab / s.clips, slab % s.clips);
         let range = slab * plane + first..slab * plane + (first + rows * s.channels).min(plane);
-        let frame = (s.unit != DropoutUnit::ClipChannel).then_some(frame);
+        let frame = (!s.unit.same_in_every_frame()).then_some(frame);
         let run = Run {
-            draws: Draws::new(args.keys[clip], frame, args.p),
+            draws: Draws::new(args.keys[clip], args.layer, frame, args.p),
             unit: s.unit,
             channels: s.channels,
             first,

@@ -69,6 +69,26 @@ pub struct FrameCopyArgs<'a, E> {
     pub y: &'a mut [E],
 }
 
+/// Frames whose order is turned round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FrameReversalShape {
+    /// Elements of a frame: N · P · C.
+    pub frame: usize,
+    /// T.
+    pub frames: usize,
+}
+
+/// What a reversal of frames reads and writes.
+#[derive(Debug)]
+pub struct FrameReversalArgs<'a, E> {
+    /// x: \[T, frame\].
+    pub x: &'a [E],
+    /// Whether x is added to y instead of overwriting it.
+    pub accumulate: bool,
+    /// y: \[T, frame\].
+    pub y: &'a mut [E],
+}
+
 kernel_row! {
     /// y = a + b; the shape is the number of elements.
     Addition, usize, AdditionArgs
@@ -81,6 +101,11 @@ kernel_row! {
 kernel_row! {
     /// y\[t\] (+)= x\[t\] for t in copied.lo..copied.hi.
     FrameCopy, FrameCopyShape, FrameCopyArgs
+}
+
+kernel_row! {
+    /// y\[t\] (+)= x\[T − 1 − t\]; its own gradient.
+    FrameReversal, FrameReversalShape, FrameReversalArgs
 }
 
 /// Elements of one task.
@@ -189,6 +214,26 @@ fn copy_frames<E: Real>(
     });
 }
 
+fn reverse_frames<E: Real>(
+    s: &FrameReversalShape,
+    args: FrameReversalArgs<'_, E>,
+    pool: &Pool,
+    body: impl Fn(&[E], bool, &mut [E]) + Sync,
+) {
+    let (x, frame) = (args.x, s.frame);
+    assert_eq!(x.len(), s.frames * frame, "x: {s:?}");
+    assert_eq!(args.y.len(), s.frames * frame, "y: {s:?}");
+    let parts = frame.div_ceil(CHUNK);
+    let y = SharedMut::new(args.y);
+    pool.run(s.frames * parts, &|task| {
+        let (t, first) = (task.index / parts, task.index % parts * CHUNK);
+        let len = CHUNK.min(frame - first);
+        let x = &x[(s.frames - 1 - t) * frame + first..][..len];
+        // SAFETY: parts of frames are disjoint, and each task runs once.
+        body(x, args.accumulate, unsafe { y.part(t * frame + first..t * frame + first + len) });
+    });
+}
+
 compiled_tables! {
     ADDITION_F32, ADDITION_F64: Addition, scratch: no_scratch,
     names: ["addition_f32__avx512", "addition_f32__avx2", "addition_f32__scalar", "addition_f64__scalar"],
@@ -205,4 +250,10 @@ compiled_tables! {
     FRAME_COPY_F32, FRAME_COPY_F64: FrameCopy, scratch: no_scratch,
     names: ["frame_copy_f32__avx512", "frame_copy_f32__avx2", "frame_copy_f32__scalar", "frame_copy_f64__scalar"],
     copy_frames(move_body: (x: &[f32], accumulate: bool, y: &mut [f32]))
+}
+
+compiled_tables! {
+    FRAME_REVERSAL_F32, FRAME_REVERSAL_F64: FrameReversal, scratch: no_scratch,
+    names: ["frame_reversal_f32__avx512", "frame_reversal_f32__avx2", "frame_reversal_f32__scalar", "frame_reversal_f64__scalar"],
+    reverse_frames(move_body: (x: &[f32], accumulate: bool, y: &mut [f32]))
 }

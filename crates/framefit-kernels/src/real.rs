@@ -7,15 +7,15 @@ use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssi
 use crate::activation::{self, ActivationBackward, ActivationForward, ReluBackward, ReluForward};
 use crate::conv::{self, ConvForward, ConvInputGradient, ConvWeightGradient};
 use crate::dropout::{self, Dropout};
-use crate::elementwise::{self, Addition, ChannelCopy, FrameCopy};
+use crate::elementwise::{self, Addition, ChannelCopy, FrameCopy, FrameReversal};
 use crate::frames::{self, FramesNormalize};
 use crate::linear::{self, LinearForward, LinearInputGradient, LinearWeightGradient};
-use crate::loss::{self, BinaryCrossEntropy, CrossEntropy, SoftmaxCrossEntropy};
+use crate::loss::{self, BinaryCrossEntropy, CrossEntropy, LabelledBinaryCrossEntropy, SoftmaxCrossEntropy};
 use crate::math;
 use crate::mean::{self, MeanBackward, MeanForward};
 use crate::norm::{
     self, BatchNormInputGradient, BatchNormSums, ChannelMoments, GroupNormForward, GroupNormInputGradient,
-    GroupNormWeightGradient, ScaleShift,
+    GroupNormStatistics, GroupNormWeightGradient, ScaleShift,
 };
 use crate::optimizer::{self, Adam};
 use crate::pooling::{
@@ -220,7 +220,7 @@ macro_rules! numbers {
 }
 
 kernels! {
-    /// y = relu?(conv(x, w) + bias).
+    /// y = relu?(y? + conv(x, w) + bias).
     conv_forward: ConvForward = conv::FORWARD_F32, conv::FORWARD_F64;
     /// The gradient of a convolution by its input.
     conv_input_gradient: ConvInputGradient = conv::INPUT_GRADIENT_F32, conv::INPUT_GRADIENT_F64;
@@ -262,7 +262,7 @@ kernels! {
     activation_backward: ActivationBackward = activation::ACTIVATION_BACKWARD_F32, activation::ACTIVATION_BACKWARD_F64;
     /// Count, mean and squared deviations of each channel.
     channel_moments: ChannelMoments = norm::MOMENTS_F32, norm::MOMENTS_F64;
-    /// y = x · a\[c\] + b\[c\].
+    /// y = relu?(x · a\[c\] + b\[c\]).
     scale_shift: ScaleShift = norm::SCALE_SHIFT_F32, norm::SCALE_SHIFT_F64;
     /// Σ dy and Σ dy · x̂ of each channel.
     batch_norm_sums: BatchNormSums = norm::BATCH_SUMS_F32, norm::BATCH_SUMS_F64;
@@ -270,6 +270,8 @@ kernels! {
     batch_norm_input_gradient: BatchNormInputGradient = norm::BATCH_INPUT_GRADIENT_F32, norm::BATCH_INPUT_GRADIENT_F64;
     /// Normalisation over groups of channels, or over a layer.
     group_norm_forward: GroupNormForward = norm::GROUP_FORWARD_F32, norm::GROUP_FORWARD_F64;
+    /// Mean and inv_std of groups of channels, or of a layer.
+    group_norm_statistics: GroupNormStatistics = norm::GROUP_STATISTICS_F32, norm::GROUP_STATISTICS_F64;
     /// The gradient of a group norm by its input.
     group_norm_input_gradient: GroupNormInputGradient = norm::GROUP_INPUT_GRADIENT_F32, norm::GROUP_INPUT_GRADIENT_F64;
     /// The gradient of a group norm by γ and β.
@@ -282,6 +284,8 @@ kernels! {
     channel_copy: ChannelCopy = elementwise::CHANNEL_COPY_F32, elementwise::CHANNEL_COPY_F64;
     /// Frames copied between windows.
     frame_copy: FrameCopy = elementwise::FRAME_COPY_F32, elementwise::FRAME_COPY_F64;
+    /// Frames from last to first.
+    frame_reversal: FrameReversal = elementwise::FRAME_REVERSAL_F32, elementwise::FRAME_REVERSAL_F64;
     /// The gates of an LSTM and its new state.
     lstm_forward: LstmForward = recurrent::LSTM_FORWARD_F32, recurrent::LSTM_FORWARD_F64;
     /// The gradient of an LSTM's gates and state.
@@ -304,6 +308,8 @@ kernels! {
     softmax_cross_entropy: SoftmaxCrossEntropy = loss::SOFTMAX_CROSS_ENTROPY_F32, loss::SOFTMAX_CROSS_ENTROPY_F64;
     /// Binary cross-entropy of logits and its gradient.
     binary_cross_entropy: BinaryCrossEntropy = loss::BINARY_CROSS_ENTROPY_F32, loss::BINARY_CROSS_ENTROPY_F64;
+    /// Binary cross-entropy of labelled rows, with smoothing and labels to ignore.
+    labelled_binary_cross_entropy: LabelledBinaryCrossEntropy = loss::LABELLED_BINARY_CROSS_ENTROPY_F32, loss::LABELLED_BINARY_CROSS_ENTROPY_F64;
     /// One step of Adam.
     adam: Adam = optimizer::ADAM_F32, optimizer::ADAM_F64;
     /// Bytes of frames to normalised values.

@@ -98,7 +98,8 @@ fn convolutions(s: &ConvShape, pool: &Pool) {
         s,
         |row| (row.scratch)(s, 2),
         |row, scratch| {
-            (row.run)(s, ConvForwardArgs { x: &x, w: &w, bias: None, relu: true, y: &mut y, scratch }, pool);
+            let args = ConvForwardArgs { x: &x, w: &w, bias: None, relu: true, accumulate: false, y: &mut y, scratch };
+            (row.run)(s, args, pool);
         },
     );
     check(
@@ -207,6 +208,13 @@ fn elementwise(pool: &Pool) {
         );
     }
     check(f32::addition(), &len, |_| 0, |row, _| (row.run)(&len, AdditionArgs { a: None, b: &a, y: &mut y }, pool));
+    let s = FrameReversalShape { frame: len / 4, frames: 4 };
+    check(
+        f32::frame_reversal(),
+        &s,
+        |_| 0,
+        |row, _| (row.run)(&s, FrameReversalArgs { x: &a, accumulate: true, y: &mut y }, pool),
+    );
     for unit in [DropoutUnit::Element, DropoutUnit::ClipChannel] {
         let s = DropoutShape { clips: 2, frames: 2, positions: 125, channels: 40, unit };
         check(
@@ -215,7 +223,7 @@ fn elementwise(pool: &Pool) {
             |_| 0,
             |row, _| {
                 let (keys, x) = (&[1, 2], Some(&a[..]));
-                let args = DropoutArgs { keys, first_frame: 0, p: 0.5, x, accumulate: false, y: &mut y };
+                let args = DropoutArgs { keys, layer: 0, first_frame: 0, p: 0.5, x, accumulate: false, y: &mut y };
                 (row.run)(&s, args, pool);
             },
         );
@@ -224,7 +232,7 @@ fn elementwise(pool: &Pool) {
 
 fn norms(pool: &Pool) {
     let s = ChannelShape { rows: 500, channels: 40 };
-    let (x, mut y, c) = (vec![1.0; s.len()], vec![1.0; s.len()], vec![1.0; 80]);
+    let (x, mut y, c) = (vec![1.0; s.len()], vec![1.0; s.len()], vec![1.0; 120]);
     let (mut state, mut sums) = (vec![0.0; 120], vec![0.0; 80]);
     check(
         f32::channel_moments(),
@@ -246,7 +254,18 @@ fn norms(pool: &Pool) {
         &s,
         |_| 0,
         |row, _| {
-            let args = ScaleShiftArgs { x: None, scale: &c[..40], shift: None, accumulate: false, y: &mut y };
+            let (scale, y) = (&c[..40], &mut y[..]);
+            let args = ScaleShiftArgs { x: None, scale, shift: None, relu: true, accumulate: false, y };
+            (row.run)(&s, args, pool);
+        },
+    );
+    check(
+        f32::batch_norm_input_gradient(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let (x, coefficients) = (&x[..], &c[..]);
+            let args = BatchNormInputGradientArgs { x, dy: x, coefficients, accumulate: false, dx: &mut y };
             (row.run)(&s, args, pool);
         },
     );
@@ -262,6 +281,15 @@ fn norms(pool: &Pool) {
                 let (mean, inv_std) = (&mut mean[..], &mut inv_std[..]);
                 let args = GroupNormForwardArgs { x: &x, gamma: None, beta: None, eps: 1.0, mean, inv_std, y: &mut y };
                 (row.run)(&s, args, pool);
+            },
+        );
+        check(
+            f32::group_norm_statistics(),
+            &s,
+            |_| 0,
+            |row, _| {
+                let (mean, inv_std) = (&mut mean[..], &mut inv_std[..]);
+                (row.run)(&s, GroupNormStatisticsArgs { x: &x, eps: 1.0, mean, inv_std }, pool);
             },
         );
         check(
@@ -281,6 +309,7 @@ fn norms(pool: &Pool) {
             |row| (row.scratch)(&s, 2),
             |row, scratch| {
                 let (dgamma, dbeta) = y[..80].split_at_mut(40);
+                let (dgamma, dbeta) = (Some(dgamma), Some(dbeta));
                 let (mean, inv_std) = (&mean[..], &inv_std[..]);
                 let args = GroupNormWeightGradientArgs { x: &x, dy: &x, mean, inv_std, dgamma, dbeta, scratch };
                 (row.run)(&s, args, pool);
@@ -364,6 +393,25 @@ fn losses(pool: &Pool) {
                 scale: 1.0,
                 losses: &mut losses,
                 counts: &mut weights,
+                dlogits: &mut dlogits,
+            };
+            (row.run)(&s, args, pool);
+        },
+    );
+    check(
+        f32::labelled_binary_cross_entropy(),
+        &s,
+        |_| 0,
+        |row, _| {
+            let args = LabelledBinaryCrossEntropyArgs {
+                logits: &logits,
+                labels: &labels,
+                ignored: None,
+                positive_weights: None,
+                smoothing: 0.1,
+                scale: 1.0,
+                losses: &mut losses,
+                weights: &mut weights,
                 dlogits: &mut dlogits,
             };
             (row.run)(&s, args, pool);

@@ -80,6 +80,27 @@ fn geometries() -> Vec<ConvShape> {
     cases
 }
 
+/// More or less padding at the end than at the start: fewer outputs than the same padding gives, and more.
+fn ends() -> Vec<ConvShape> {
+    let mut cases = Vec::new();
+    for (kernel, stride, dilation) in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (4, 3, 1), (4, 1, 2), (2, 3, 2)] {
+        for padding in 0..3 {
+            for (c, k, groups) in [(3, 5, 1), (4, 4, 4), (20, 20, 20)] {
+                let all = Dims3::cube;
+                let input = dims(3, 4, 5);
+                let s = whole(2, (c, k, groups), input, all(kernel), all(stride), all(padding), all(dilation));
+                for (t, h, w) in [(0, 1, 1), (1, 0, 2), (2, 2, 0), (3, 3, 5)] {
+                    let output = dims(s.output.t + t, s.output.h + h, s.output.w + w);
+                    cases.push(ConvShape { output, y: Window { lo: 0, hi: output.t }, ..s.clone() });
+                    let output = dims(s.output.t - t.min(s.output.t), s.output.h, s.output.w - w.min(s.output.w));
+                    cases.push(ConvShape { output, y: Window { lo: 0, hi: output.t }, ..s.clone() });
+                }
+            }
+        }
+    }
+    cases
+}
+
 /// Grouped and depthwise convolutions.
 fn grouped() -> Vec<ConvShape> {
     let one = Dims3::cube(1);
@@ -168,18 +189,26 @@ impl Inputs<f32> {
     }
 }
 
+/// What a forward does besides the convolution.
+#[derive(Clone, Copy, Default)]
+struct Besides {
+    bias: bool,
+    relu: bool,
+    accumulate: bool,
+}
+
 fn forward<E: Real>(
     row: &ConvForward<E>,
     s: &ConvShape,
     i: &Inputs<E>,
-    with_bias: bool,
-    relu: bool,
+    Besides { bias, relu, accumulate }: Besides,
     pool: &Pool,
 ) -> Vec<E> {
-    let mut y = nan(s.y_len());
+    let mut y = if accumulate { i.dy.clone() } else { nan(s.y_len()) };
     let mut scratch = nan((row.scratch)(s, pool.threads()));
-    let bias = with_bias.then_some(&i.bias[..]);
-    (row.run)(s, ConvForwardArgs { x: &i.x, w: &i.w, bias, relu, y: &mut y, scratch: &mut scratch }, pool);
+    let bias = bias.then_some(&i.bias[..]);
+    let args = ConvForwardArgs { x: &i.x, w: &i.w, bias, relu, accumulate, y: &mut y, scratch: &mut scratch };
+    (row.run)(s, args, pool);
     y
 }
 
@@ -232,10 +261,17 @@ fn agree(cases: Vec<ConvShape>, close: Tolerance) {
     for s in &cases {
         let narrow = Inputs::new(s);
         let wide = narrow.widen();
-        for (with_bias, relu) in [(false, false), (true, true)] {
-            let want = forward(scalar(f64::conv_forward()), s, &wide, with_bias, relu, &pool);
+        for (bias, relu, accumulate) in [(false, false, false), (true, true, false), (true, true, true)] {
+            let besides = Besides { bias, relu, accumulate };
+            let want = forward(scalar(f64::conv_forward()), s, &wide, besides, &pool);
+            if accumulate {
+                let plain =
+                    forward(scalar(f64::conv_forward()), s, &wide, Besides { bias, ..Besides::default() }, &pool);
+                let sum: Vec<f64> = plain.iter().zip(&wide.dy).map(|(y, before)| (y + before).max(0.0)).collect();
+                assert_close(&want, &sum, Tolerance::F64_REORDERED, &format!("added {s:?}"));
+            }
             for row in rows(f32::conv_forward(), s) {
-                let got = forward(row, s, &narrow, with_bias, relu, &pool);
+                let got = forward(row, s, &narrow, besides, &pool);
                 assert_close(&got, &want, close, &format!("{} {s:?}", row.name));
             }
         }
@@ -273,6 +309,11 @@ fn rows_agree_on_geometries() {
 }
 
 #[test]
+fn rows_agree_on_end_padding() {
+    agree(ends(), Tolerance::F32_REORDERED);
+}
+
+#[test]
 fn rows_agree_on_groups() {
     agree(grouped(), Tolerance::F32_REORDERED);
 }
@@ -296,8 +337,9 @@ fn any_number_of_threads_gives_the_same_bits() {
     let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
     for s in &cases {
         let i = Inputs::new(s);
+        let with_bias = Besides { bias: true, ..Besides::default() };
         for row in rows(f32::conv_forward(), s) {
-            let [a, b, c] = pools.each_ref().map(|pool| bits(&forward(row, s, &i, true, false, pool)));
+            let [a, b, c] = pools.each_ref().map(|pool| bits(&forward(row, s, &i, with_bias, pool)));
             assert!(a == b && a == c, "{} {s:?}", row.name);
         }
         for row in rows(f32::conv_input_gradient(), s) {
@@ -318,9 +360,9 @@ fn any_number_of_threads_gives_the_same_bits() {
 #[test]
 fn gradients_are_dual_to_the_forward() {
     let pool = Pool::new(2).unwrap();
-    for s in geometries().iter().chain(&windows()).chain(&grouped()) {
+    for s in geometries().iter().chain(&windows()).chain(&grouped()).chain(&ends()) {
         let i = Inputs::new(s).widen();
-        let y = forward(scalar(f64::conv_forward()), s, &i, false, false, &pool);
+        let y = forward(scalar(f64::conv_forward()), s, &i, Besides::default(), &pool);
         let dx = input_gradient(scalar(f64::conv_input_gradient()), s, &i, false, &pool);
         let (mut dw, _) = weight_gradient(scalar(f64::conv_weight_gradient()), s, &i, false, &pool);
         dw.iter_mut().zip(&i.w).for_each(|(dw, w)| *dw -= w);
@@ -332,6 +374,7 @@ fn gradients_are_dual_to_the_forward() {
 #[test]
 fn gradients_agree_with_differences() {
     let pool = Pool::new(1).unwrap();
+    let with_bias = Besides { bias: true, ..Besides::default() };
     let cases = [
         whole(2, (2, 3, 1), dims(3, 4, 5), Dims3::cube(3), dims(1, 2, 2), dims(1, 0, 1), Dims3::cube(1)),
         whole(1, (4, 4, 2), dims(4, 3, 4), dims(2, 2, 3), Dims3::cube(1), Dims3::cube(1), dims(2, 1, 1)),
@@ -340,7 +383,7 @@ fn gradients_agree_with_differences() {
         let i = Inputs::new(s).widen();
         let value = |x: &[f64], w: &[f64], bias: &[f64]| {
             let inputs = Inputs { x: x.to_vec(), w: w.to_vec(), bias: bias.to_vec(), dy: Vec::new() };
-            dot(&i.dy, &forward(scalar(f64::conv_forward()), s, &inputs, true, false, &pool))
+            dot(&i.dy, &forward(scalar(f64::conv_forward()), s, &inputs, with_bias, &pool))
         };
         let close = Tolerance::F64_DIFFERENCES;
         let dx = input_gradient(scalar(f64::conv_input_gradient()), s, &i, false, &pool);

@@ -7,11 +7,12 @@ use common::{Random, bits, nan, on_any_threads, rows};
 use framefit_kernels::dropout::*;
 use framefit_kernels::{Pool, Real};
 
-const UNITS: [DropoutUnit; 3] = [DropoutUnit::Element, DropoutUnit::FrameChannel, DropoutUnit::ClipChannel];
+const UNITS: [DropoutUnit; 4] =
+    [DropoutUnit::Element, DropoutUnit::FrameChannel, DropoutUnit::ClipChannel, DropoutUnit::ElementOfEveryFrame];
 
 fn run<E: Real>(row: &Dropout<E>, s: &DropoutShape, keys: &[u64], first_frame: usize, x: &[E], pool: &Pool) -> Vec<E> {
     let mut y = nan(s.len());
-    (row.run)(s, DropoutArgs { keys, first_frame, p: 0.3, x: Some(x), accumulate: false, y: &mut y }, pool);
+    (row.run)(s, DropoutArgs { keys, layer: 1, first_frame, p: 0.3, x: Some(x), accumulate: false, y: &mut y }, pool);
     y
 }
 
@@ -35,6 +36,7 @@ fn rows_make_the_same_mask_for_any_threads() {
                     let mut inplace = x.clone();
                     let args = DropoutArgs {
                         keys: &keys,
+                        layer: 1,
                         first_frame: 3,
                         p: 0.3,
                         x: None,
@@ -46,6 +48,7 @@ fn rows_make_the_same_mask_for_any_threads() {
                     let mut added = x.clone();
                     let args = DropoutArgs {
                         keys: &keys,
+                        layer: 1,
                         first_frame: 3,
                         p: 0.3,
                         x: Some(&x),
@@ -106,6 +109,51 @@ fn channels_are_dropped_whole() {
     }
 }
 
+#[test]
+fn frames_share_a_mask_where_they_should() {
+    let pool = Pool::new(1).unwrap();
+    let (clips, frames, positions, channels) = (2, 5, 7, 11);
+    for unit in UNITS {
+        let s = DropoutShape { clips, frames, positions, channels, unit };
+        let y = run(&f64::dropout()[0], &s, &[3, 4], 0, &vec![1.0; s.len()], &pool);
+        let mut of_frames = y.chunks_exact(clips * positions * channels);
+        let first = of_frames.next().unwrap();
+        let same = of_frames.all(|frame| frame == first);
+        assert_eq!(same, matches!(unit, DropoutUnit::ClipChannel | DropoutUnit::ElementOfEveryFrame), "{unit:?}");
+        assert_ne!(first[..positions * channels], first[positions * channels..], "{unit:?}: clips differ");
+    }
+}
+
+/// Layers, and clips whose keys lie side by side, agree as often as chance has it.
+#[test]
+fn layers_and_neighbouring_keys_draw_apart() {
+    let pool = Pool::new(1).unwrap();
+    let s = DropoutShape { clips: 1, frames: 1, positions: 100, channels: 100, unit: DropoutUnit::Element };
+    let (ones, mut masks) = (vec![1.0; s.len()], Vec::new());
+    for key in 0..4 {
+        for layer in 0..4 {
+            let (mut y, keys) = (nan(s.len()), [key]);
+            let args = DropoutArgs {
+                keys: &keys,
+                layer,
+                first_frame: 0,
+                p: 0.5,
+                x: Some(&ones),
+                accumulate: false,
+                y: &mut y,
+            };
+            (f64::dropout()[0].run)(&s, args, &pool);
+            masks.push(y);
+        }
+    }
+    for (i, a) in masks.iter().enumerate() {
+        for b in &masks[..i] {
+            let agree = a.iter().zip(b).filter(|(a, b)| a == b).count();
+            assert!(agree.abs_diff(5000) < 250, "{agree} of 10000");
+        }
+    }
+}
+
 /// The share that is kept, and how often two neighbours in any direction are kept together, within five standard
 /// deviations.
 #[test]
@@ -139,7 +187,8 @@ fn the_extremes_drop_nothing_and_everything() {
         for row in rows(f32::dropout()) {
             for (p, want) in [(0.0, 2.0), (1.0, 0.0)] {
                 let mut y = nan(s.len());
-                let args = DropoutArgs { keys: &[9], first_frame: 0, p, x: Some(&x), accumulate: false, y: &mut y };
+                let args =
+                    DropoutArgs { keys: &[9], layer: 0, first_frame: 0, p, x: Some(&x), accumulate: false, y: &mut y };
                 (row.run)(&s, args, &pool);
                 assert!(y.iter().all(|y| *y == want), "{} {p}", row.name);
             }

@@ -207,3 +207,55 @@ fn binary_cross_entropy_is_stable_for_large_logits() {
     assert_eq!(losses, [0.0, 1e4, 1e4, 0.0]);
     assert_eq!(dlogits, [0.0, -0.5, 0.5, 0.0]);
 }
+
+/// Labels as targets of their own: one at the label, or the label itself, drawn towards one half.
+#[test]
+fn labelled_binary_rows_are_binary_rows_of_their_targets() {
+    for classes in [1, 2, 3, 7, 33, 9000] {
+        for clips in [0, 1, 2, 9, 9000 / classes] {
+            let s = LossShape { clips, classes };
+            let mut random = Random::new(6);
+            let logits: Vec<f32> = random.vector::<f32>(clips * classes).iter().map(|x| 20.0 * x).collect();
+            let labels = labels(&mut random, &LossShape { clips, classes: classes.max(2) });
+            let weights: Vec<f32> = random.vector::<f32>(classes).iter().map(|w| w.abs() + 0.5).collect();
+            for (positive_weights, smoothing) in [(None, 0.0), (Some(&weights[..]), 0.0), (Some(&weights[..]), 0.3)] {
+                let target = |label: u32, k: usize| {
+                    let hit = if classes == 1 { label == 1 } else { label as usize == k };
+                    if label == IGNORED { MASK } else { f64::from(u8::from(hit)) * (1.0 - smoothing) + smoothing / 2.0 }
+                };
+                let targets: Vec<f64> =
+                    labels.iter().flat_map(|label| (0..classes).map(|k| target(*label, k))).collect();
+                let wide = positive_weights.map(widen);
+                let [losses, counts, dlogits] = binary(
+                    &f64::binary_cross_entropy()[0],
+                    &s,
+                    (&widen(&logits), &targets),
+                    (None, wide.as_deref()),
+                    &Pool::new(1).unwrap(),
+                );
+                let mean = |x: &Vec<f64>| x.iter().map(|x| x / classes as f64).collect::<Vec<_>>();
+                let want = [mean(&losses), mean(&counts), mean(&dlogits)].concat();
+                for row in rows(f32::labelled_binary_cross_entropy()) {
+                    let what = format!("{} {s:?} {smoothing}", row.name);
+                    let got = on_any_threads(&what, |pool| {
+                        let (mut losses, mut weights, mut dlogits) = (nan(clips), nan(clips), nan(logits.len()));
+                        let args = LabelledBinaryCrossEntropyArgs {
+                            logits: &logits,
+                            labels: &labels,
+                            ignored: Some(IGNORED),
+                            positive_weights,
+                            smoothing,
+                            scale: 0.5,
+                            losses: &mut losses,
+                            weights: &mut weights,
+                            dlogits: &mut dlogits,
+                        };
+                        (row.run)(&s, args, pool);
+                        [losses, weights, dlogits].concat()
+                    });
+                    assert_close(&got, &want, Tolerance::F32_REORDERED, &what);
+                }
+            }
+        }
+    }
+}

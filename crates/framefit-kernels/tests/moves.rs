@@ -79,3 +79,27 @@ fn frames_go_from_window_to_window() {
         }
     }
 }
+
+#[test]
+fn frames_are_turned_round() {
+    let pool = Pool::new(2).unwrap();
+    for (frames, frame) in [(0, 4), (1, 5), (2, 0), (3, 7), (5, 16 * 1024 + 1), (4, 40_000)] {
+        let s = FrameReversalShape { frame, frames };
+        let mut random = Random::new(4);
+        let (x, before) = (random.vector::<f32>(frames * frame), random.vector::<f32>(frames * frame));
+        for accumulate in [false, true] {
+            let mut want = before.clone();
+            for t in 0..frames {
+                for i in 0..frame {
+                    let (to, from) = (&mut want[t * frame + i], x[(frames - 1 - t) * frame + i]);
+                    *to = if accumulate { *to + from } else { from };
+                }
+            }
+            for row in rows(f32::frame_reversal()) {
+                let mut y = before.clone();
+                (row.run)(&s, FrameReversalArgs { x: &x, accumulate, y: &mut y }, &pool);
+                assert_eq!(bits(&y), bits(&want), "{} {s:?}", row.name);
+            }
+        }
+    }
+}

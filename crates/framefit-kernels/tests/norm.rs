@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, Tolerance, assert_close, differences, dot, nan, on_any_threads, rows, widen};
+use common::{Random, Tolerance, assert_close, bits, differences, dot, nan, on_any_threads, rows, widen};
 use framefit_kernels::norm::*;
 use framefit_kernels::{Pool, Real};
 
@@ -106,22 +106,25 @@ fn scale_shift_rows_agree_with_the_definition() {
         let mut random = Random::new(3);
         let (x, before) = (random.vector::<f32>(s.len()), random.vector::<f32>(s.len()));
         let (scale, shift) = (random.vector::<f32>(s.channels), random.vector::<f32>(s.channels));
-        for (shift, accumulate) in [(Some(&shift[..]), false), (None, true), (None, false)] {
+        let all = [(Some(&shift[..]), false, false), (Some(&shift[..]), true, false), (None, false, true)];
+        for (shift, relu, accumulate) in all.into_iter().chain([(None, false, false)]) {
             let of = |(i, x): (usize, &f32)| {
                 let c = i % s.channels;
                 let added = if accumulate { f64::from(before[i]) } else { 0.0 };
-                f64::from(*x) * f64::from(scale[c]) + shift.map_or(0.0, |b| f64::from(b[c])) + added
+                let y = f64::from(*x) * f64::from(scale[c]) + shift.map_or(0.0, |b| f64::from(b[c])) + added;
+                if relu { y.max(0.0) } else { y }
             };
             let want: Vec<f64> = x.iter().enumerate().map(of).collect();
             for row in rows(f32::scale_shift()) {
                 let what = format!("{} {s:?}", row.name);
                 let mut y = if accumulate { before.clone() } else { nan(s.len()) };
-                let args = ScaleShiftArgs { x: Some(&x), scale: &scale, shift, accumulate, y: &mut y };
+                let args = ScaleShiftArgs { x: Some(&x), scale: &scale, shift, relu, accumulate, y: &mut y };
                 (row.run)(&s, args, &pool);
                 assert_close(&y, &want, Tolerance::F32_ELEMENTWISE, &what);
                 if !accumulate {
                     let mut y = x.clone();
-                    (row.run)(&s, ScaleShiftArgs { x: None, scale: &scale, shift, accumulate, y: &mut y }, &pool);
+                    let args = ScaleShiftArgs { x: None, scale: &scale, shift, relu, accumulate, y: &mut y };
+                    (row.run)(&s, args, &pool);
                     assert_close(&y, &want, Tolerance::F32_ELEMENTWISE, &what);
                 }
             }
@@ -150,20 +153,28 @@ fn batch_norm_backward<E: Real>(
         let args = BatchNormSumsArgs { x, dy, mean: &mean, inv_std: &inv_std, sums: &mut sums, scratch: &mut scratch };
         (rows.1.run)(&part, args, pool);
     }
-    let dy_means: Vec<E> = sums.iter().map(|sum| E::from_f64(sum / s.rows as f64)).collect();
+    let mut coefficients = nan(3 * s.channels);
+    for c in 0..s.channels {
+        let (gamma, count) = (gamma[c].to_f64(), s.rows as f64);
+        let means = GradientMeans {
+            mean: mean[c].to_f64(),
+            inv_std: inv_std[c].to_f64(),
+            dy: gamma * sums[c] / count,
+            product: gamma * sums[s.channels + c] / count,
+        };
+        for (i, number) in means.coefficients(gamma).into_iter().enumerate() {
+            coefficients[i * s.channels + c] = E::from_f64(number);
+        }
+    }
     let mut dx = nan(s.len());
-    let args = BatchNormInputGradientArgs {
-        x,
-        dy,
-        gamma: Some(gamma),
-        mean: &mean,
-        inv_std: &inv_std,
-        dy_means: &dy_means,
-        accumulate: false,
-        dx: &mut dx,
-    };
-    (rows.2.run)(s, args, pool);
-    (dx, sums)
+    let coefficients = &coefficients[..];
+    (rows.2.run)(s, BatchNormInputGradientArgs { x, dy, coefficients, accumulate: false, dx: &mut dx }, pool);
+    let once = dx.clone();
+    (rows.2.run)(s, BatchNormInputGradientArgs { x, dy, coefficients, accumulate: true, dx: &mut dx }, pool);
+    for (twice, once) in dx.iter().zip(&once) {
+        assert!((*twice - (*once + *once)).abs().to_f64() <= 1e-6 * once.abs().to_f64(), "{twice} is not twice {once}");
+    }
+    (once, sums)
 }
 
 #[test]
@@ -258,7 +269,7 @@ fn group_backward<E: Real>(
     let args = GroupNormInputGradientArgs { x, dy, gamma, mean, inv_std, accumulate: false, dx: dx_of, scratch: held };
     (input.run)(s, args, pool);
     let mut scratch = nan((weight.scratch)(s, pool.threads()));
-    let (dgamma_of, dbeta_of, held) = (&mut dgamma, &mut dbeta, &mut scratch);
+    let (dgamma_of, dbeta_of, held) = (Some(&mut dgamma[..]), Some(&mut dbeta[..]), &mut scratch);
     let args = GroupNormWeightGradientArgs { x, dy, mean, inv_std, dgamma: dgamma_of, dbeta: dbeta_of, scratch: held };
     (weight.run)(s, args, pool);
     (dx, dgamma, dbeta)
@@ -328,6 +339,55 @@ fn group_norm_rows_agree_with_the_definition() {
                 let want = [&want_dx[..], &want_dgamma[..], &want_dbeta[..]].concat();
                 assert_close(&all, &want, tolerance, &what);
             }
+        }
+    }
+}
+
+/// The same bits as the forward's, so that a backward that keeps none loses nothing.
+#[test]
+fn statistics_are_those_of_the_forward() {
+    for s in norm_shapes() {
+        let x: Vec<f32> = Random::new(8).vector::<f32>(s.len()).into_iter().map(|x| x + 3.0).collect();
+        for (forward, row) in rows(f32::group_norm_forward()).zip(rows(f32::group_norm_statistics())) {
+            let what = format!("{} {s:?}", row.name);
+            let count = s.statistics_len();
+            let want = group_forward(forward, &s, &x, (None, None), &Pool::new(1).unwrap());
+            let both = on_any_threads(&what, |pool| {
+                let (mut mean, mut inv_std) = (nan(count), nan(count));
+                let args = GroupNormStatisticsArgs { x: &x, eps: EPS, mean: &mut mean, inv_std: &mut inv_std };
+                (row.run)(&s, args, pool);
+                [mean, inv_std].concat()
+            });
+            if !s.is_empty() {
+                assert_eq!(bits(&both), bits(&[want.mean, want.inv_std].concat()), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn either_of_gamma_and_beta_may_be_absent() {
+    let pool = Pool::new(2).unwrap();
+    for s in norm_shapes() {
+        let mut random = Random::new(9);
+        let (x, dy) = (random.vector::<f32>(s.len()), random.vector::<f32>(s.len()));
+        let forward = group_forward(&f32::group_norm_forward()[0], &s, &x, (None, None), &pool);
+        let (mean, inv_std) = (&forward.mean[..], &forward.inv_std[..]);
+        for row in rows(f32::group_norm_weight_gradient()) {
+            let gradients = |gamma: bool, beta: bool| {
+                let (mut dgamma, mut dbeta) = (vec![0.0; s.channels], vec![0.0; s.channels]);
+                let mut scratch = nan((row.scratch)(&s, pool.threads()));
+                let (dgamma_of, dbeta_of) = (gamma.then_some(&mut dgamma[..]), beta.then_some(&mut dbeta[..]));
+                let (x, dy, scratch) = (&x[..], &dy[..], &mut scratch[..]);
+                let args =
+                    GroupNormWeightGradientArgs { x, dy, mean, inv_std, dgamma: dgamma_of, dbeta: dbeta_of, scratch };
+                (row.run)(&s, args, &pool);
+                (bits(&dgamma), bits(&dbeta))
+            };
+            let both = gradients(true, true);
+            let none = bits(&vec![0.0; s.channels]);
+            assert_eq!(gradients(true, false), (both.0.clone(), none.clone()), "{} {s:?}", row.name);
+            assert_eq!(gradients(false, true), (none, both.1), "{} {s:?}", row.name);
         }
     }
 }

@@ -36,7 +36,15 @@ fn convolution() {
     };
     let (x, w, bias, dy) = (reference("conv.x"), reference("conv.w"), reference("conv.bias"), reference("conv.dy"));
     let mut y = vec![f64::NAN; s.y_len()];
-    let args = ConvForwardArgs { x: &x, w: &w, bias: Some(&bias), relu: false, y: &mut y, scratch: &mut [] };
+    let args = ConvForwardArgs {
+        x: &x,
+        w: &w,
+        bias: Some(&bias),
+        relu: false,
+        accumulate: false,
+        y: &mut y,
+        scratch: &mut [],
+    };
     (f64::conv_forward()[0].run)(&s, args, &pool);
     assert_close(&y, &reference("conv.y"), Tolerance::F64_REORDERED, "y");
 

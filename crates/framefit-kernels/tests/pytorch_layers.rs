@@ -159,8 +159,8 @@ fn group_and_layer_norm() {
             dy: &dy,
             mean: &mean,
             inv_std: &inv_std,
-            dgamma: &mut dgamma,
-            dbeta: &mut dbeta,
+            dgamma: Some(&mut dgamma),
+            dbeta: Some(&mut dbeta),
             scratch: &mut scratch,
         };
         (row.run)(&s, args, &pool());
@@ -182,7 +182,8 @@ fn batch_norm() {
     let scale: Vec<f64> = gamma.iter().zip(&inv_std).map(|(gamma, inv_std)| gamma * inv_std).collect();
     let shift: Vec<f64> = (0..4).map(|c| beta[c] - mean[c] * scale[c]).collect();
     let mut y = nan(x.len());
-    let args = ScaleShiftArgs { x: Some(&x), scale: &scale, shift: Some(&shift), accumulate: false, y: &mut y };
+    let args =
+        ScaleShiftArgs { x: Some(&x), scale: &scale, shift: Some(&shift), relu: false, accumulate: false, y: &mut y };
     (f64::scale_shift()[0].run)(&s, args, &pool());
     agrees(&y, "batch_norm.y");
     let row = &f64::batch_norm_sums()[0];
@@ -192,18 +193,17 @@ fn batch_norm() {
     (row.run)(&s, args, &pool());
     agrees(&sums[..4], "batch_norm.dbeta");
     agrees(&sums[4..], "batch_norm.dgamma");
-    let dy_means: Vec<f64> = sums.iter().map(|sum| sum / 9.0).collect();
+    let mut coefficients = vec![0.0; 12];
+    for c in 0..4 {
+        let (dy, product) = (gamma[c] * sums[c] / 9.0, gamma[c] * sums[4 + c] / 9.0);
+        let means = GradientMeans { mean: mean[c], inv_std: inv_std[c], dy, product };
+        for (i, number) in means.coefficients(gamma[c]).into_iter().enumerate() {
+            coefficients[4 * i + c] = number;
+        }
+    }
     let mut dx = nan(x.len());
-    let args = BatchNormInputGradientArgs {
-        x: &x,
-        dy: &dy,
-        gamma: Some(&gamma),
-        mean: &mean,
-        inv_std: &inv_std,
-        dy_means: &dy_means,
-        accumulate: false,
-        dx: &mut dx,
-    };
+    let args =
+        BatchNormInputGradientArgs { x: &x, dy: &dy, coefficients: &coefficients, accumulate: false, dx: &mut dx };
     (f64::batch_norm_input_gradient()[0].run)(&s, args, &pool());
     agrees(&dx, "batch_norm.dx");
 }

@@ -17,7 +17,7 @@ fn spec(frames: usize) -> ModelSpec {
 }
 
 fn planned(frames: usize, memory: Option<Bytes>) -> Result<Plans, Box<dyn Error>> {
-    let resources = Resources { memory, kernels: Kernels::best(), ahead: 1, cut: None };
+    let resources = Resources { memory, kernels: Kernels::best(), ahead: 1, cut: None, barrier_folder: None };
     let spec = spec(frames);
     let wanted = Wanted { model: &spec, lengths: &[frames], batch: 1, training: true };
     Ok(plan(&wanted, &resources, &fixed_bytes(&resources, None))?)

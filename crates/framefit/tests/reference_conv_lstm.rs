@@ -6,7 +6,7 @@
 use framefit::core::ParamId;
 use framefit::core::ledger::Fixed;
 use framefit::core::plan::{Plan, Request};
-use framefit::core::schedule::Cut;
+use framefit::core::schedule::{Cut, Keeping};
 use framefit::engine::{Element, Engine, Kernels, Normalisation, Tensor};
 use framefit::kernels::Isa;
 use framefit::kernels::optimizer::AdamStep;
@@ -79,6 +79,7 @@ fn engine<E: Element>(r: &Reference, isa: Isa, clips: usize, cut: Option<Cut>) -
         batch: clips,
         training: true,
         cut,
+        keeping: Keeping::Memory,
         workspaces: &kernels,
         fixed: &no_fixed,
     };
@@ -138,7 +139,7 @@ fn users<E: Element>(engine: &Engine<E>, index: usize, tensor: Tensor) -> Vec<f6
 }
 
 fn cuts() -> Vec<Option<Cut>> {
-    let cut = |segment, checkpoints| Some(Cut { segment, checkpoints });
+    let cut = |segment, checkpoints| Some(Cut::exact(segment, checkpoints));
     vec![None, cut(6, 1), cut(5, 0), cut(4, 2), cut(1, 3), cut(1, 0), cut(7, 5)]
 }
 
@@ -197,7 +198,7 @@ fn single_precision_follows_on_every_instruction_set() {
         let r = reference(name);
         let run = &r.about["runs"][0];
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            for cut in [None, Some(Cut { segment: 5, checkpoints: 1 })] {
+            for cut in [None, Some(Cut::exact(5, 1))] {
                 let mut engine = engine::<f32>(&r, isa, 1, cut);
                 for (i, want) in run["losses_f64"].as_array().unwrap().iter().enumerate() {
                     let (got, want) = (step(&mut engine, &r, &[0]), want.as_f64().unwrap());

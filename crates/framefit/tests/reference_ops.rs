@@ -55,7 +55,8 @@ fn conv3d<E: Element>(case: &Case<'_>) {
     for row in rows(E::conv_forward(), &s) {
         let (mut y, mut scratch) = (nan(s.y_len()), nan((row.scratch)(&s, THREADS)));
         let bias = bias.as_deref();
-        let args = ConvForwardArgs { x: &x, w: &w, bias, relu: false, y: &mut y, scratch: &mut scratch };
+        let args =
+            ConvForwardArgs { x: &x, w: &w, bias, relu: false, accumulate: false, y: &mut y, scratch: &mut scratch };
         (row.run)(&s, args, &pool);
         assert_close(&format!("{} {}", case.name, row.name), &y, &case.tensor("output").frames());
     }

@@ -7,6 +7,7 @@ mod reference;
 use framefit::core::graph::Initial;
 use framefit::core::ledger::Fixed;
 use framefit::core::plan::{Plan, Request};
+use framefit::core::schedule::Keeping;
 use framefit::core::{DType, Graph, ParamId};
 use framefit::engine::{Engine, Kernels, Normalisation, Tensor};
 use framefit::kernels::Isa;
@@ -57,6 +58,7 @@ fn draws_are_spread_as_pytorchs() {
         batch: 1,
         training: true,
         cut: None,
+        keeping: Keeping::Memory,
         workspaces: &kernels,
         fixed: &no_fixed,
     };

@@ -80,7 +80,14 @@ impl BatchNorm<'_> {
         let shift: Vec<E> = beta.iter().zip(&mean).zip(&scale).map(|((b, m), a)| *b - *m * *a).collect();
         let scale_shift = row::<E, _, _>(E::scale_shift(), isa, &s);
         let mut y = nan(s.len());
-        let args = ScaleShiftArgs { x: Some(&x), scale: &scale, shift: Some(&shift), accumulate: false, y: &mut y };
+        let args = ScaleShiftArgs {
+            x: Some(&x),
+            scale: &scale,
+            shift: Some(&shift),
+            relu: false,
+            accumulate: false,
+            y: &mut y,
+        };
         (scale_shift.run)(&s, args, &pool());
         assert_close(&what("output"), &y, &self.output);
 
@@ -105,20 +112,21 @@ impl BatchNorm<'_> {
 
         let mut dx = nan(s.len());
         if training {
-            let dy_means: Vec<E> = sums.iter().map(|sum| E::from_f64(sum / s.rows as f64)).collect();
-            let args = BatchNormInputGradientArgs {
-                x: &x,
-                dy: &dy,
-                gamma: case.get(names.gamma).map(|_| gamma.as_slice()),
-                mean: &mean,
-                inv_std: &inv_std,
-                dy_means: &dy_means,
-                accumulate: false,
-                dx: &mut dx,
-            };
+            let mut coefficients = nan(3 * channels);
+            for c in 0..channels {
+                let (gamma, count) = (gamma[c].to_f64(), s.rows as f64);
+                let (dy, product) = (gamma * sums[c] / count, gamma * sums[channels + c] / count);
+                let means = GradientMeans { mean: mean[c].to_f64(), inv_std: inv_std[c].to_f64(), dy, product };
+                for (i, number) in means.coefficients(gamma).into_iter().enumerate() {
+                    coefficients[i * channels + c] = E::from_f64(number);
+                }
+            }
+            let coefficients = &coefficients[..];
+            let args = BatchNormInputGradientArgs { x: &x, dy: &dy, coefficients, accumulate: false, dx: &mut dx };
             (row::<E, _, _>(E::batch_norm_input_gradient(), isa, &s).run)(&s, args, &pool());
         } else {
-            let args = ScaleShiftArgs { x: Some(&dy), scale: &scale, shift: None, accumulate: false, y: &mut dx };
+            let (x, y) = (Some(&dy[..]), &mut dx[..]);
+            let args = ScaleShiftArgs { x, scale: &scale, shift: None, relu: false, accumulate: false, y };
             (scale_shift.run)(&s, args, &pool());
         }
         assert_close(&what("grad_input"), &dx, &self.grad_input);
@@ -206,8 +214,8 @@ impl GroupNorm<'_> {
             dy: &dy,
             mean: &mean,
             inv_std: &inv_std,
-            dgamma: &mut dgamma,
-            dbeta: &mut dbeta,
+            dgamma: Some(&mut dgamma),
+            dbeta: Some(&mut dbeta),
             scratch: &mut scratch,
         };
         (kernel.run)(s, args, &pool());

@@ -2,17 +2,20 @@
 
 use super::{print, print_json};
 use crate::args::{EvalArgs, SplitArg};
-use crate::commands::train::{clip_form, labels_fit};
+use crate::commands::train::{clip_form, labels_fit, most_alike};
 use crate::progress::Progress;
-use crate::report::Problem;
+use crate::report::{Asked, Problem};
 use crate::resolve;
 use crate::table::{Align, aligned};
-use crate::words::{count, percent};
+use crate::words::{count, percent, thousands};
 use framefit::core::Bytes;
 use framefit::data::{ClipRef, Dataset, Split, probe};
 use framefit::engine::Engine;
-use framefit::train::{Checkpoint, Evaluation, Resources, Score, Seen, TrainError, Wanted, fixed_bytes, largest, plan};
+use framefit::train::{
+    Checkpoint, Evaluation, Resources, Score, Seen, TrainError, Wanted, extents_fit, fixed_bytes, largest, plan,
+};
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -21,12 +24,18 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
     let batch = resolve::batch(args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
     let labels = resolve::manifest_of_run(&args.manifests, &checkpoint, &args.run, "framefit eval")?;
-    labels_fit(checkpoint.settings.model.family, &labels)?;
+    labels_fit(checkpoint.settings.model.family, &labels, false)?;
     let form = clip_form(&checkpoint.settings);
     let infos = probe(labels.manifest())?;
     // Every clip is used once, so keeping frames would serve nothing.
     let dataset = resolve::dataset(labels, infos, form, Bytes(0))?;
-    let (name, clips) = choose(&dataset, args.split)?;
+    extents_fit(&dataset, &checkpoint.settings.model)?;
+    let (name, split, clips) = choose(&dataset, args.split);
+    if clips.is_empty() {
+        let manifests = if args.manifests.is_empty() { &checkpoint.settings.manifests } else { &args.manifests };
+        let manifest = manifests.first().cloned().unwrap_or_default();
+        return Err(TrainError::NoClips { manifest, split }.into());
+    }
     let mut engine = engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
 
     let classes = checkpoint.classes.len();
@@ -47,8 +56,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
         }
         done += 1;
         progress.clips(done);
+        ControlFlow::Continue(())
     })?;
-    progress.finish();
+    drop(progress);
 
     if args.json {
         print_json(&json!({
@@ -68,10 +78,11 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Problem> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn choose(dataset: &Dataset, split: Option<SplitArg>) -> Result<(&'static str, Vec<ClipRef>), Problem> {
+/// What is evaluated, in words and clips.
+fn choose(dataset: &Dataset, split: Option<SplitArg>) -> (&'static str, Split, Vec<ClipRef>) {
     let all = || Split::ALL.iter().flat_map(|&s| dataset.clips(s).to_vec()).collect::<Vec<_>>();
     let of = |split| dataset.clips(split).to_vec();
-    let (name, split, clips) = match split {
+    match split {
         Some(SplitArg::Training) => ("training", Split::Training, of(Split::Training)),
         Some(SplitArg::Validation) => ("validation", Split::Validation, of(Split::Validation)),
         Some(SplitArg::Test) => ("test", Split::Test, of(Split::Test)),
@@ -79,11 +90,7 @@ fn choose(dataset: &Dataset, split: Option<SplitArg>) -> Result<(&'static str, V
             ("validation", Split::Validation, of(Split::Validation))
         }
         Some(SplitArg::All) | None => ("all", Split::Training, all()),
-    };
-    if clips.is_empty() {
-        return Err(TrainError::NoClips { split }.into());
     }
-    Ok((name, clips))
 }
 
 /// An engine that classifies with the checkpoint's weights.
@@ -96,11 +103,19 @@ pub fn engine(
     if checkpoint.settings.whole_videos {
         checkpoint.settings.model.frames = dataset.longest();
     }
+    dataset.check_frames(checkpoint.settings.model.fewest_frames())?;
     let fixed = fixed_bytes(resources, Some(&dataset.memory_bytes(resources.ahead)));
     let lengths = Split::ALL.map(|split| dataset.lengths(split)).concat();
-    let wanted = Wanted { model: &checkpoint.settings.model, lengths: &lengths, batch, training: false };
-    let variants = plan(&wanted, resources, &fixed)?.into_variants();
+    let wanted = Wanted {
+        model: &checkpoint.settings.model,
+        lengths: &lengths,
+        batch: batch.min(most_alike(dataset)),
+        training: false,
+    };
+    let asked = Asked::of(None, resources);
+    let variants = plan(&wanted, resources, &fixed).map_err(|error| asked.problem(error))?.into_variants();
     let mut engine = Engine::for_lengths(variants, resources.kernels, &checkpoint.settings.normalisation)?;
+    engine.set_loss(checkpoint.settings.loss);
     checkpoint.load_weights(&mut engine)?;
     Ok(engine)
 }
@@ -112,12 +127,12 @@ fn text(name: &str, noun: &str, score: &Score, classes: &[String], confusion: &[
         let labelled: usize = confusion[k].iter().sum();
         let predicted: usize = confusion.iter().map(|row| row[k]).sum();
         let share = |of: usize| if of == 0 { "-".to_owned() } else { percent(right as f64 / of as f64) };
-        rows.push(vec![class.clone(), labelled.to_string(), share(labelled), share(predicted)]);
+        rows.push(vec![class.clone(), thousands(labelled as u64), share(labelled), share(predicted)]);
     }
     format!(
         "{name} accuracy {} ({} of {}), loss {:.4}\n\n{}",
         percent(score.accuracy()),
-        score.correct,
+        thousands(score.correct as u64),
         count(score.labels, noun),
         score.loss,
         aligned(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)

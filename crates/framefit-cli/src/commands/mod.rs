@@ -10,6 +10,11 @@ pub mod train;
 use crate::report::Problem;
 use std::io::Write;
 
+/// Says something on stderr. Whether anybody listens is no concern of the command.
+pub fn say(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Writes a result to stdout.
 pub fn print(text: &str) -> Result<(), Problem> {
     let mut out = std::io::stdout().lock();

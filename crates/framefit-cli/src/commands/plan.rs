@@ -1,19 +1,19 @@
 //! `framefit plan`: the summary, the ledger, the peak and its moment.
 
-use super::{print, print_json, summary};
-use crate::args::PlanArgs;
+use super::{print, print_json, say, summary};
+use crate::args::{CuttingArg, PlanArgs};
 use crate::machine::free_memory;
-use crate::report::Problem;
+use crate::report::{Asked, Problem};
 use crate::resolve;
 use crate::table::{Align, aligned};
 use crate::words::{budget, count, thousands};
 use framefit::core::ledger::{Ledger, Purpose};
 use framefit::core::plan::Plan;
-use framefit::core::schedule::advances;
+use framefit::core::schedule::{self, advances};
 use framefit::core::{Bytes, Graph, Order};
 use framefit::data::DataMemory;
 use framefit::models::ModelSpec;
-use framefit::train::{Plans, Resources, TrainError, Wanted, fixed_bytes, plan as make_plan};
+use framefit::train::{Cutting, Plans, Resources, TrainError, Wanted, fixed_bytes, plan as make_plan};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -21,15 +21,23 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, Problem> {
     let spec = resolve::model_of_clip(&args.model, &args.clip)?;
     let batch = resolve::batch(args.batch)?;
     let graph = spec.build()?;
-    let resources = resolve::resources(&args.resources)?;
+    resolve::cutting_fits(args.cutting.cutting, spec.family.labels_frames())?;
+    let resources = resolve::resources(&args.resources, args.cutting.cutting)?;
+    let cutting = match (args.cutting.cutting, resources.cut) {
+        (CuttingArg::Truncated, Some(cut)) => Cutting::Truncated(cut.segment),
+        (CuttingArg::Independent, _) => Cutting::Independent(spec.frames),
+        (CuttingArg::Exact | CuttingArg::Truncated, _) => Cutting::Exact,
+    };
     let data = assumed(&graph, &resources, args.keeping.keep_frames.unwrap_or_default());
     let wanted = Wanted { model: &spec, lengths: &[], batch, training: true };
-    let (plans, resources) = within_memory(&wanted, &resources, &data)?;
+    let asked = Asked::of(Some(spec.family), &resources);
+    let (plans, resources) = within_memory(&wanted, &resources, &data).map_err(|error| asked.problem(error))?;
     let plan = plans.longest();
     if args.json {
-        print_json(&json(&spec, &graph, plan, batch, &resources))?;
+        print_json(&json(&spec, plan, &Asking { graph: &graph, batch, cutting, resources: &resources }))?;
     } else {
-        print(&text(&graph, plan, batch, &resources, args.all))?;
+        let shown = Shown { graph: &graph, order: spec.family.order(), plan, batch, cutting, all: args.all };
+        print(&text(&shown, &resources))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -46,7 +54,9 @@ pub fn within_memory(
     match (resources.memory, free_memory()) {
         (None, Some(free)) if plans.peak() > free => {
             let whole = plans.peak();
-            eprintln!("note: all at once it would take {whole}; the budget is the {free} that are free, see --memory");
+            say(&format!(
+                "note: all at once it would take {whole}; the budget is the {free} that are free, see --memory\n"
+            ));
             let resources = Resources { memory: Some(free), ..resources.clone() };
             Ok((make_plan(wanted, &resources, &fixed)?, resources))
         }
@@ -59,20 +69,40 @@ fn assumed(graph: &Graph, resources: &Resources, kept: Bytes) -> DataMemory {
     let source = graph.shape(Graph::SOURCE);
     DataMemory {
         kept: kept.0,
-        ring: (resources.ahead as u64 + 1) * source.per_clip() as u64,
+        ring: match resources.ahead as u64 {
+            0 => 0,
+            ahead => (ahead + 1) * source.per_clip() as u64,
+        },
         decoder: framefit::data::source::assumed_decoder_bytes(source.dims.h, source.dims.w),
         tables: 0,
     }
 }
 
+/// What a plan was made for.
+pub struct Asking<'a> {
+    pub graph: &'a Graph,
+    /// Clips of one optimizer step.
+    pub batch: usize,
+    pub cutting: Cutting,
+    pub resources: &'a Resources,
+}
+
 /// The plan as JSON, for `framefit plan` and for the record of a run.
-pub fn json(spec: &ModelSpec, graph: &Graph, plan: &Plan, batch: usize, resources: &Resources) -> Value {
+pub fn json(spec: &ModelSpec, plan: &Plan, asking: &Asking<'_>) -> Value {
+    let Asking { graph, batch, cutting, resources } = *asking;
     json!({
         "model": spec,
-        "layers": summary::layers(graph),
+        "layers": summary::layers(graph, spec.family.order()),
         "parameters": graph.param_count(),
+        "trainable": graph.trained_count(),
+        "non_trainable": graph.param_count() - graph.trained_count(),
         "batch": batch,
         "micro_batch": plan.micro_batch,
+        "cutting": match cutting {
+            Cutting::Exact => "exact",
+            Cutting::Truncated(_) => "truncated",
+            Cutting::Independent(_) => "independent",
+        },
         "segments": segments(graph, plan),
         "segment": plan.cut.segment.min(graph.shape(Graph::SOURCE).dims.t),
         "checkpoints": if segments(graph, plan) > 1 { plan.cut.checkpoints } else { 0 },
@@ -86,12 +116,23 @@ pub fn json(spec: &ModelSpec, graph: &Graph, plan: &Plan, batch: usize, resource
     })
 }
 
-fn text(graph: &Graph, plan: &Plan, batch: usize, resources: &Resources, all: bool) -> String {
-    let clips = graph.shape(Graph::SOURCE).text(Order::PyTorch, &plan.micro_batch.to_string());
-    let cut = cut(graph, plan).map_or_else(String::new, |cut| format!("{cut}\n"));
+struct Shown<'a> {
+    graph: &'a Graph,
+    order: Order,
+    plan: &'a Plan,
+    batch: usize,
+    cutting: Cutting,
+    /// Every row of the ledger.
+    all: bool,
+}
+
+fn text(shown: &Shown<'_>, resources: &Resources) -> String {
+    let Shown { graph, order, plan, batch, cutting, all } = *shown;
+    let clips = graph.shape(Graph::SOURCE).text(order, &plan.micro_batch.to_string());
+    let cut = cutting_lines(cutting, graph, plan);
     format!(
         "{}\na batch of {}{}: {clips}\n{cut}f32, Adam, {}, {}\n\n{}",
-        summary::table(graph),
+        summary::table(graph, order),
         count(batch, "clip"),
         micro_batches(plan, batch),
         count(resources.kernels.threads, "thread"),
@@ -113,17 +154,57 @@ fn segments(graph: &Graph, plan: &Plan) -> usize {
     graph.shape(Graph::SOURCE).dims.t.div_ceil(plan.cut.segment).max(1)
 }
 
-/// How clips are cut, in words; nothing where they are not.
-pub fn cut(graph: &Graph, plan: &Plan) -> Option<String> {
+/// Forward passes through the clip that a training step takes, the one before each backward among them.
+pub fn passes(plans: &Plans) -> f64 {
+    passes_of(plans.graph(), plans.longest())
+}
+
+fn passes_of(graph: &Graph, plan: &Plan) -> f64 {
     let segments = segments(graph, plan);
+    if segments == 1 || plan.cut.cutting == schedule::Cutting::Truncated {
+        return 1.0;
+    }
+    // All stages but the last are gone through once more, to make what the next one starts from.
+    let stages = plan.training_step().map_or(1, |placed| placed.schedule.passes.len().div_ceil(2));
+    let ahead = (stages - 1) as f64 / stages as f64;
+    1.0 + ahead + advances(segments, plan.cut.checkpoints) as f64 / segments as f64
+}
+
+/// What is done to the gradient where videos are cut, and how clips are: a line for each that there is.
+pub fn cutting_lines(cutting: Cutting, graph: &Graph, plan: &Plan) -> String {
+    let pieces = match cutting {
+        Cutting::Independent(frames) => Some(format!(
+            "independent: clips of {} that start from nothing, so this is not the gradient of whole videos",
+            count(frames, "frame"),
+        )),
+        Cutting::Exact | Cutting::Truncated(_) => None,
+    };
+    let lines = cut(graph, plan).into_iter().chain(pieces);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// How clips are cut, in words; nothing where they are not.
+fn cut(graph: &Graph, plan: &Plan) -> Option<String> {
+    let segments = segments(graph, plan);
+    let (number, frames) = (thousands(segments as u64), count(plan.cut.segment, "frame"));
+    if plan.cut.cutting == schedule::Cutting::Truncated {
+        return Some(format!(
+            "truncated: {number} segments of {frames}; the state goes on from one to the next, its gradient does not, \
+             so this is not the gradient of the whole clip"
+        ));
+    }
     if segments == 1 {
         return None;
     }
-    let passes = 1.0 + advances(segments, plan.cut.checkpoints) as f64 / segments as f64;
+    let placed = plan.training_step().unwrap_or(plan.forward_pass());
+    let filed = match placed.schedule.file_bytes() {
+        0 => String::new(),
+        bytes => format!("; {} of values of whole clips in a file", Bytes(bytes as u64)),
+    };
     Some(format!(
-        "{segments} segments of {}, {}: the exact gradient by {passes:.1} forward passes",
-        count(plan.cut.segment, "frame"),
+        "exact: {number} segments of {frames}, {}; the gradient of the whole clip by {:.1} forward passes{filed}",
         count(plan.cut.checkpoints.min(segments - 1), "checkpoint"),
+        passes_of(graph, plan),
     ))
 }
 

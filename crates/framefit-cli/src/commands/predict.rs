@@ -1,15 +1,20 @@
 //! `framefit predict`.
 
-use super::{eval, print};
+mod stream;
+
+use super::{eval, print, say};
 use crate::args::PredictArgs;
 use crate::commands::train::clip_form;
 use crate::progress::Progress;
 use crate::report::Problem;
 use crate::resolve;
+use crate::words::count;
 use framefit::core::Bytes;
-use framefit::data::{Dataset, FrameManifest, Labels, Manifest, Row, RowOrigin, Split, VideoId, VideoInfo, probe};
-use framefit::train::{Checkpoint, Evaluation, Seen, largest};
+use framefit::data::{Dataset, Manifest, Row, RowOrigin, Split, VideoId, VideoInfo, probe};
+use framefit::kernels::resident::peak_resident_bytes;
+use framefit::train::{Checkpoint, Evaluation, Seen, extents_fit, largest};
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,50 +22,47 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode, Problem> {
     let resources = resolve::inference_resources(&args.resources)?;
     let batch = resolve::batch(args.batch)?;
     let mut checkpoint = Checkpoint::open(&args.run)?;
-    let form = clip_form(&checkpoint.settings);
-    let per_frame = checkpoint.settings.model.family.labels_frames();
-    let (labels, infos): (Labels, _) = if per_frame {
-        let manifest = FrameManifest::unlabelled(args.videos.clone(), checkpoint.classes.clone(), Split::Test);
-        let infos = probe(manifest.manifest())?;
-        (manifest.into(), infos)
-    } else {
-        let (manifest, infos) = unlabelled(args, &checkpoint)?;
-        (manifest.into(), infos)
-    };
-    let dataset: Arc<Dataset> = resolve::dataset(labels, infos, form, Bytes(0))?;
-    let model = &checkpoint.settings.model;
-    let shape = dataset.shape();
-    if (shape.height, shape.width) != (model.height, model.width) {
-        let message = format!(
-            "{} is {}x{}, but the model was trained on {}x{}: train with --size to have every video resized",
-            args.videos[0].display(),
-            shape.height,
-            shape.width,
-            model.height,
-            model.width
-        );
+    if checkpoint.settings.model.family.labels_frames() {
+        return stream::run(args, checkpoint, &resources);
+    }
+    if args.videos.iter().any(|path| path.as_os_str() == "-") || args.raw.is_some() {
+        let message =
+            "standard input is a stream, and this model has one label per clip: give it video files".to_owned();
         return Err(Problem::Flag { flag: "VIDEO", message });
     }
+    let form = clip_form(&checkpoint.settings);
+    let (manifest, infos) = unlabelled(args, &checkpoint)?;
+    let dataset: Arc<Dataset> = resolve::dataset(manifest.into(), infos, form, Bytes(0))?;
+    extents_fit(&dataset, &checkpoint.settings.model)?;
     let clips = dataset.clips(Split::Test).to_vec();
     let mut engine = eval::engine(&mut checkpoint, &dataset, batch.min(clips.len()), &resources)?;
+    let planned = engine.plan().ledger.peak;
     let classes = &checkpoint.classes;
     let evaluation = Evaluation { dataset: &dataset, clips: &clips, ahead: resources.ahead };
     let progress = Progress::of_clips(clips.len());
-    let header =
-        if per_frame { "video,frame,label,probability\n" } else { "video,start_frame,end_frame,label,probability\n" };
-    let mut written = if args.json { Ok(()) } else { print(header) };
+    let mut written = if args.json { Ok(()) } else { print("video,start_frame,end_frame,label,probability\n") };
     let mut done = 0;
     evaluation.run(&mut engine, &mut |seen: Seen<'_>, _| {
         done += 1;
         progress.clips(done);
         if written.is_ok() {
             let video = dataset.manifest().path(seen.clip.video).display().to_string();
-            written = write(&Written { seen, video: &video, classes, per_frame, json: args.json });
+            written = write(&Written { seen, video: &video, classes, json: args.json });
         }
+        // What nobody can read need not be worked out.
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    progress.finish();
+    drop(progress);
     written?;
+    told(done, "clip", planned);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what was done, and in how much memory.
+fn told(number: usize, noun: &str, planned: Bytes) {
+    let peak = peak_resident_bytes().map(Bytes);
+    let measured = peak.map_or_else(String::new, |p| format!("measured peak {p}, "));
+    say(&format!("{}; {measured}planned {planned}\n", count(number, noun)));
 }
 
 /// One classified clip on its way to stdout.
@@ -68,35 +70,25 @@ struct Written<'a> {
     seen: Seen<'a>,
     video: &'a str,
     classes: &'a [String],
-    per_frame: bool,
     json: bool,
 }
 
-/// A line for the clip, or one for each of its frames.
+/// A line for the clip.
 fn write(of: &Written<'_>) -> Result<(), Problem> {
-    let Written { seen, video, classes, per_frame, json } = *of;
-    let mut text = String::new();
-    for (t, logits) in seen.logits.chunks_exact(classes.len()).enumerate() {
-        let probabilities = softmax(logits);
-        let best = largest(logits);
-        let (start, end) = (seen.clip.start, seen.clip.start + seen.clip.frames);
-        if json {
-            let each: serde_json::Map<String, serde_json::Value> =
-                classes.iter().cloned().zip(probabilities.iter().map(|&p| json!(p))).collect();
-            let mut line = json!({ "video": video, "label": classes[best], "probabilities": each });
-            if per_frame {
-                line["frame"] = json!(start + t);
-            } else {
-                (line["start_frame"], line["end_frame"]) = (json!(start), json!(end));
-            }
-            text.push_str(&format!("{line}\n"));
-        } else {
-            let cells = [video, &classes[best]].map(csv_cell);
-            let place = if per_frame { (start + t).to_string() } else { format!("{start},{end}") };
-            text.push_str(&format!("{},{place},{},{:.4}\n", cells[0], cells[1], probabilities[best]));
-        }
+    let Written { seen, video, classes, json } = *of;
+    let probabilities = softmax(seen.logits);
+    let best = largest(seen.logits);
+    let (start, end) = (seen.clip.start, seen.clip.start + seen.clip.frames);
+    if json {
+        let each: serde_json::Map<String, serde_json::Value> =
+            classes.iter().cloned().zip(probabilities.iter().map(|&p| json!(p))).collect();
+        let line = json!({
+            "video": video, "label": classes[best], "probabilities": each, "start_frame": start, "end_frame": end,
+        });
+        return print(&format!("{line}\n"));
     }
-    print(&text)
+    let cells = [video, &classes[best]].map(csv_cell);
+    print(&format!("{},{start},{end},{},{:.4}\n", cells[0], cells[1], probabilities[best]))
 }
 
 /// Every frame of every video in consecutive clips; the last clip of a video ends with its last frame, and so

@@ -6,7 +6,7 @@ mod params;
 pub use origin::Origin;
 pub use params::{Initial, Param, ParamSpec, StoredOrder};
 
-use crate::axes::Shape;
+use crate::axes::{Dims3, Shape};
 use crate::error::ShapeError;
 use crate::ops::{Layer, Op, Operations};
 use serde::Serialize;
@@ -28,8 +28,8 @@ pub struct ParamId(pub usize);
 pub struct Node {
     /// What it does.
     pub op: Op,
-    /// What it reads.
-    pub input: ValueId,
+    /// What it reads, in order; most layers read one value.
+    pub inputs: Vec<ValueId>,
     /// What it makes.
     pub output: ValueId,
     /// Its parameters, in the order of [`Op::params`].
@@ -62,6 +62,13 @@ pub struct Graph {
     pub output: ValueId,
 }
 
+impl Node {
+    /// The first of its inputs: the only one of most layers.
+    pub fn input(&self) -> ValueId {
+        self.inputs[0]
+    }
+}
+
 impl Graph {
     /// The normalised frames of a clip.
     pub const SOURCE: ValueId = ValueId(0);
@@ -89,7 +96,7 @@ impl Graph {
     /// Operations of one clip through one layer.
     pub fn operations(&self, id: NodeId) -> Operations {
         let node = self.node(id);
-        node.op.operations(self.shape(node.input), self.shape(node.output))
+        node.op.operations(self.shape(node.input()), self.shape(node.output))
     }
 
     /// Number of classes: the features of the output, of one frame where there is a label per frame.
@@ -100,6 +107,20 @@ impl Graph {
     /// Frames of the output: one where the clip has one label.
     pub fn labelled_frames(&self) -> usize {
         self.shape(self.output).dims.t
+    }
+
+    /// The same model for clips of another number of frames.
+    ///
+    /// # Errors
+    /// When a layer does not fit such a clip.
+    pub fn with_frames(&self, frames: usize) -> Result<Graph, ShapeError> {
+        let source = *self.shape(Graph::SOURCE);
+        let dims = Dims3 { t: frames, ..source.dims };
+        let mut builder = GraphBuilder::new(Shape { dims, ..source });
+        for node in &self.nodes {
+            builder.layer_on(&node.inputs, &node.name, node.op.clone(), &node.origin)?;
+        }
+        builder.finish()
     }
 
     /// Number of values in all parameters.
@@ -113,7 +134,7 @@ impl Graph {
     }
 }
 
-/// Adds layers one after the other, each to the value that the last one made.
+/// Adds layers, each to the value that the last one made, or to any that are there already.
 #[derive(Debug)]
 pub struct GraphBuilder {
     graph: Graph,
@@ -126,53 +147,85 @@ impl GraphBuilder {
         Self { graph: Graph { nodes: Vec::new(), values, params: Vec::new(), output: Graph::SOURCE } }
     }
 
+    /// What the next layer would receive.
+    pub fn last(&self) -> ValueId {
+        self.graph.output
+    }
+
     /// The extents that the next layer would receive.
     pub fn shape(&self) -> &Shape {
         self.graph.shape(self.graph.output)
     }
 
-    /// Adds a layer.
+    /// The extents of a value.
+    pub fn shape_of(&self, value: ValueId) -> &Shape {
+        self.graph.shape(value)
+    }
+
+    /// Adds a layer that reads what the last one made.
     ///
     /// # Errors
     /// When the layer does not fit what it receives, or makes more values than can be addressed.
     pub fn layer(&mut self, name: &str, op: Op, origin: &Origin) -> Result<ValueId, ShapeError> {
+        self.layer_on(&[self.last()], name, op, origin)
+    }
+
+    /// Adds a layer that reads these values, in this order.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::layer`], and when the layer takes another number of inputs.
+    pub fn layer_on(&mut self, inputs: &[ValueId], name: &str, op: Op, origin: &Origin) -> Result<ValueId, ShapeError> {
         let graph = &mut self.graph;
-        let input = graph.output;
-        let before = graph.values[input.0].made_by.map_or("the source", |n| &graph.nodes[n.0].name).to_owned();
+        let arity = op.arity();
+        if !arity.contains(&inputs.len()) {
+            return Err(ShapeError::Invalid {
+                layer: name.to_owned(),
+                what: "the number of inputs",
+                rule: if *arity.start() == *arity.end() {
+                    format!("{}", arity.start())
+                } else {
+                    format!("at least {}", arity.start())
+                },
+                got: inputs.len(),
+                origin: origin.clone(),
+            });
+        }
+        let before = graph.values[inputs[0].0].made_by.map_or("the source", |n| &graph.nodes[n.0].name).to_owned();
         let at = Layer { name, origin, before: &before };
         let too_large = || ShapeError::TooLarge { layer: name.to_owned(), origin: origin.clone() };
-        addressable(&[*graph.shape(input)]).ok_or_else(too_large)?;
-        let shape = op.output(graph.shape(input), at)?;
+        let shapes: Vec<Shape> = inputs.iter().map(|&v| *graph.shape(v)).collect();
+        addressable(&shapes).ok_or_else(too_large)?;
+        let shape = op.output(&shapes, at)?;
         addressable(&[shape]).ok_or_else(too_large)?;
         let node = NodeId(graph.nodes.len());
         let output = ValueId(graph.values.len());
         let mut params = Vec::new();
-        for spec in op.params(graph.shape(input)) {
+        for spec in op.params(&shapes[0]) {
             spec.dims.iter().try_fold(16usize, |n, &d| n.checked_mul(d)).ok_or_else(too_large)?;
             params.push(ParamId(graph.params.len()));
             graph.params.push(Param::of(node, name, spec));
         }
-        graph.nodes.push(Node { op, input, output, params, name: name.to_owned(), origin: origin.clone() });
+        let inputs = inputs.to_vec();
+        graph.nodes.push(Node { op, inputs, output, params, name: name.to_owned(), origin: origin.clone() });
         graph.values.push(Value { shape, made_by: Some(node) });
         graph.output = output;
         Ok(output)
     }
 
-    /// The finished graph.
+    /// The finished graph; its output is what the last layer made.
     ///
     /// # Errors
-    /// When a value is read by more than one layer or by none.
+    /// When something is made that nothing reads.
     pub fn finish(self) -> Result<Graph, ShapeError> {
         let graph = self.graph;
         for (index, value) in graph.values.iter().enumerate() {
-            let readers = graph.nodes.iter().filter(|n| n.input.0 == index).count();
-            let expected = usize::from(index != graph.output.0);
-            if readers != expected {
+            let read = graph.nodes.iter().any(|n| n.inputs.contains(&ValueId(index)));
+            if !read && index != graph.output.0 {
                 let (layer, origin) = match value.made_by {
                     Some(node) => (graph.node(node).name.clone(), graph.node(node).origin.clone()),
                     None => ("the source".to_owned(), Origin::BuiltIn),
                 };
-                return Err(ShapeError::Readers { layer, readers, origin });
+                return Err(ShapeError::Unread { layer, origin });
             }
         }
         Ok(graph)
@@ -193,8 +246,8 @@ fn addressable(shapes: &[Shape]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axes::{Dims3, Order};
-    use crate::ops::{Conv3d, Flatten, Linear, MaxPool3d, Relu};
+    use crate::axes::Order;
+    use crate::ops::{Conv3d, Flatten, Linear, LinearLayout, MaxPool3d, Relu};
 
     fn seed_shape() -> Shape {
         Shape::video(Dims3 { t: 60, h: 230, w: 230 }, 3)
@@ -214,8 +267,9 @@ mod tests {
     fn a_first_linear_of_the_wrong_size_is_named_with_both_sizes() {
         let mut b = two_blocks();
         assert_eq!(b.shape().text(Order::PyTorch, "N"), "Nx64x15x57x57");
-        b.layer("flatten", Op::Flatten(Flatten), &Origin::BuiltIn).unwrap();
-        let linear = Linear { in_features: 64 * 30 * 115 * 115, out_features: 512, bias: true };
+        b.layer("flatten", Op::Flatten(Flatten::clip(Order::PyTorch)), &Origin::BuiltIn).unwrap();
+        let linear =
+            Linear { in_features: 64 * 30 * 115 * 115, out_features: 512, bias: true, layout: LinearLayout::PyTorch };
         let error = b.layer("fc1", Op::Linear(linear), &Origin::BuiltIn).unwrap_err();
         assert_eq!(error.to_string(), "fc1 expects 25392000 features, but receives 3119040 (built-in model)");
     }
@@ -223,9 +277,9 @@ mod tests {
     #[test]
     fn the_right_flattened_weight_has_a_slice_per_frame() {
         let mut b = two_blocks();
-        b.layer("flatten", Op::Flatten(Flatten), &Origin::BuiltIn).unwrap();
+        b.layer("flatten", Op::Flatten(Flatten::clip(Order::PyTorch)), &Origin::BuiltIn).unwrap();
         let features = b.shape().per_clip();
-        let linear = Linear { in_features: features, out_features: 512, bias: true };
+        let linear = Linear { in_features: features, out_features: 512, bias: true, layout: LinearLayout::PyTorch };
         b.layer("fc1", Op::Linear(linear), &Origin::BuiltIn).unwrap();
         let graph = b.finish().unwrap();
         let weight = graph.params.iter().find(|p| p.name == "fc1.weight").unwrap();

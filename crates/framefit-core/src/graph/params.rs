@@ -1,11 +1,12 @@
 use super::NodeId;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Initial {
     /// U(−1/√fan_in, 1/√fan_in): PyTorch's default for the weight and the bias of `Conv3d` and `Linear`
-    /// (Kaiming uniform with a = √5).
+    /// (Kaiming uniform with a = √5), and with fan_in = K for all that `LSTM` and `GRU` hold.
     Uniform {
         /// Inputs of one output.
         fan_in: usize,
@@ -39,8 +40,8 @@ pub enum Initial {
 /// A parameter as an op asks for it.
 #[derive(Clone, Debug)]
 pub struct ParamSpec {
-    /// `weight` or `bias`.
-    pub name: &'static str,
+    /// The tensor's name within the layer, such as `weight` or `bias`.
+    pub name: Cow<'static, str>,
     /// Extents in the user's framework.
     pub dims: Vec<usize>,
     /// How the same values lie in the arena.
@@ -52,8 +53,19 @@ pub struct ParamSpec {
 }
 
 impl ParamSpec {
-    pub(crate) fn vector(name: &'static str, len: usize, initial: Initial) -> Self {
-        Self { name, dims: vec![len], stored: StoredOrder::of(&[len], &[0]), initial, trained: true }
+    /// A trained tensor of `dims`, of which `order[i]` is stored axis i.
+    pub(crate) fn permuted(
+        name: impl Into<Cow<'static, str>>,
+        dims: Vec<usize>,
+        order: &[usize],
+        initial: Initial,
+    ) -> Self {
+        let stored = StoredOrder::of(&dims, order);
+        Self { name: name.into(), dims, stored, initial, trained: true }
+    }
+
+    pub(crate) fn vector(name: impl Into<Cow<'static, str>>, len: usize, initial: Initial) -> Self {
+        Self::permuted(name, vec![len], &[0], initial)
     }
 }
 

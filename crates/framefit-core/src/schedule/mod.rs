@@ -5,11 +5,12 @@ mod revolve;
 mod segments;
 
 pub use build::{KernelRequest, Kind, Pass, Workspaces, build};
-pub use revolve::{Turn, advances, revolve};
+pub use revolve::{Turn, advances, most_passes, revolve};
+pub use segments::needs_whole_clip;
 
 use crate::axes::{DType, Window};
 use crate::graph::{Graph, NodeId, ParamId, ValueId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Index of a buffer in [`Schedule::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -49,6 +50,8 @@ pub enum What {
     LossWeights,
     /// Activated gates of a recurrent layer, in backward their gradients before activation.
     Gates(NodeId),
+    /// What a recurrent layer keeps of its products with the state, in backward their gradients.
+    HiddenGates(NodeId),
     /// c of a recurrent layer in a segment whose backward follows.
     Cells(NodeId),
     /// c of a recurrent layer in a segment that is only passed through.
@@ -59,12 +62,22 @@ pub enum What {
     Means(NodeId),
     /// Count, mean and squared deviations of each channel over the clip.
     Moments(NodeId),
-    /// What makes the gradient of a normalised mean an affine function of the frame.
+    /// Mean and reciprocal standard deviation that a layer normalises with.
+    Statistics(NodeId),
+    /// Sums over the clip of the gradient of a normalised value, and of its product with that value.
+    Sums(NodeId),
+    /// What makes the gradient of a normalised value an affine function of that value and of its gradient.
     Coefficients(NodeId),
     /// A value of the graph: all of it, or its window in the segment whose backward follows.
     Value(ValueId),
     /// The window of a value in a segment that is only passed through, on the way to a later one.
     Passing(ValueId),
+    /// All of a value, in the file.
+    Filed(ValueId),
+    /// All of a value's gradient, in the file.
+    FiledGradient(ValueId),
+    /// Frames of a gradient, back from the file.
+    FetchedGradient(ValueId),
     /// The gradient of a value, over the same window.
     ValueGradient(ValueId),
     /// The state at the boundary before the segment at hand.
@@ -89,14 +102,20 @@ impl What {
             | What::Losses
             | What::LossWeights
             | What::Gates(_)
+            | What::HiddenGates(_)
             | What::Cells(_)
             | What::PassingCells(_)
             | What::Handed(_)
             | What::Means(_)
             | What::Moments(_)
+            | What::Statistics(_)
+            | What::Sums(_)
             | What::Coefficients(_)
             | What::Value(_)
             | What::Passing(_)
+            | What::Filed(_)
+            | What::FiledGradient(_)
+            | What::FetchedGradient(_)
             | What::ValueGradient(_)
             | What::State(_)
             | What::Checkpoint(..)
@@ -122,6 +141,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Whether it lies in the file, and takes no bytes of the arena.
+    pub fn in_file(&self) -> bool {
+        matches!(self.what, What::Filed(_) | What::FiledGradient(_))
+    }
+
     /// Elements in all.
     pub fn elements(&self) -> usize {
         self.frames * self.frame
@@ -166,8 +190,14 @@ pub enum Role {
     RecurrentWeight,
     /// Its gradient.
     RecurrentWeightGradient,
+    /// The bias of the product with the state.
+    RecurrentBias,
+    /// Its gradient.
+    RecurrentBiasGradient,
     /// Gates.
     Gates,
+    /// Products with the state.
+    HiddenGates,
     /// c of the segment's frames.
     Cells,
     /// h before the segment.
@@ -182,6 +212,10 @@ pub enum Role {
     Means,
     /// Moments of channels.
     Moments,
+    /// Mean and reciprocal standard deviation.
+    Statistics,
+    /// Sums of gradients.
+    Sums,
     /// Coefficients of a gradient.
     Coefficients,
     /// Moving mean.
@@ -249,6 +283,13 @@ pub enum Action {
         relu: bool,
         /// For a layer that sums over the clip: which part of the clip this is.
         part: Part,
+        /// Which of the layer's inputs.
+        input: usize,
+    },
+    /// A segment's share in the statistics that a layer normalises with.
+    Moments {
+        /// Which part of the clip this is.
+        part: Part,
     },
     /// Frames from one buffer to another.
     Copy,
@@ -256,21 +297,28 @@ pub enum Action {
     Loss,
     /// The host reads the logits and the losses.
     Report,
-    /// The output of a layer that took its share of every frame, once the clip is over.
+    /// Statistics, or the output of a layer that took its share of every frame, once the clip is over.
     Finish {
         /// Whether the statistics are the clips' own, and move the moving ones.
         training: bool,
     },
     /// From the gradient of a recurrent layer's output to that of its gates, frame by frame backwards.
     CellGradient,
-    /// Gradient of a ReLU's input from that of its output, in place.
-    ReluGradient,
+    /// Gradient of an activation's input from that of its output, in place.
+    InPlaceGradient,
+    /// A segment's share in the sums that the gradient of a normalised value is made with.
+    Sums {
+        /// Which part of the clip this is.
+        part: Part,
+    },
     /// Gradient of a layer's input.
     InputGradient {
         /// Whether the input is a ReLU's output whose own gradient this step takes, too.
         relu: bool,
         /// Whether it is added to what is there.
         accumulate: bool,
+        /// Which of the layer's inputs.
+        input: usize,
     },
     /// Gradients of a layer's parameters, added to what is there.
     WeightGradient,
@@ -309,9 +357,10 @@ impl Step {
             Action::Forward { .. } => format!("{name}, forward"),
             Action::Loss => "the loss".to_owned(),
             Action::Report => "reading the losses".to_owned(),
-            Action::Finish { .. } => format!("{name}, forward"),
+            Action::Moments { .. } | Action::Finish { .. } => format!("{name}, statistics"),
+            Action::Sums { .. } => format!("{name}, sums of its gradient"),
             Action::CellGradient => format!("{name}, gradient of its gates"),
-            Action::ReluGradient => format!("{name}, backward"),
+            Action::InPlaceGradient => format!("{name}, backward"),
             Action::InputGradient { .. } => format!("{name}, gradient of its input"),
             Action::WeightGradient => format!("{name}, gradient of its weights"),
             Action::Clear if self.node.is_none() => "clearing a gradient".to_owned(),
@@ -322,6 +371,18 @@ impl Step {
     }
 }
 
+/// What a cut does to the gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cutting {
+    /// Nothing: segments are recomputed, and the gradient of the state is handed to the segment before.
+    #[default]
+    Exact,
+    /// The state goes on, its gradient does not: every segment is trained by itself, from the state that the one
+    /// before left.
+    Truncated,
+}
+
 /// How the clip is cut into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Cut {
@@ -329,11 +390,41 @@ pub struct Cut {
     pub segment: usize,
     /// Most states that are kept at once for the backward pass.
     pub checkpoints: usize,
+    /// What it does to the gradient.
+    pub cutting: Cutting,
+    /// Where what barriers need of the whole clip lies.
+    pub keeping: Keeping,
 }
 
 impl Cut {
     /// The whole clip is one segment.
-    pub const WHOLE: Cut = Cut { segment: usize::MAX, checkpoints: 0 };
+    pub const WHOLE: Cut = Cut::exact(usize::MAX, 0);
+
+    /// Segments whose gradient is that of the whole clip.
+    pub const fn exact(segment: usize, checkpoints: usize) -> Self {
+        Self { segment, checkpoints, cutting: Cutting::Exact, keeping: Keeping::Memory }
+    }
+
+    /// The same cut, with what barriers need in a file.
+    pub const fn in_file(self) -> Self {
+        Self { keeping: Keeping::File, ..self }
+    }
+
+    /// Segments that hand on their state, and no gradient.
+    pub const fn truncated(segment: usize) -> Self {
+        Self { segment, checkpoints: 0, cutting: Cutting::Truncated, keeping: Keeping::Memory }
+    }
+}
+
+/// Where what is kept of the whole clip for a barrier, and its gradient, lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Keeping {
+    /// In the arena.
+    #[default]
+    Memory,
+    /// In a file.
+    File,
 }
 
 /// Index of a program in [`Schedule::programs`].
@@ -357,6 +448,9 @@ pub struct Schedule {
     pub micro: Vec<ProgramId>,
     /// Once, after the last micro-batch.
     pub update: Vec<Step>,
+    /// The places of the stages' passes, in the order they come: what lasts from program to program lives through
+    /// all of a pass that touches it.
+    pub passes: Vec<std::ops::Range<usize>>,
 }
 
 impl Schedule {
@@ -378,6 +472,11 @@ impl Schedule {
     /// Every step once, in no particular order.
     pub fn distinct_steps(&self) -> impl Iterator<Item = &Step> {
         self.begin.iter().chain(self.programs.iter().flatten()).chain(&self.update)
+    }
+
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> usize {
+        self.buffers.iter().filter(|b| b.in_file()).map(|b| crate::arena::aligned(b.bytes())).sum()
     }
 
     /// Number of buffers that live through the whole training step.
@@ -402,16 +501,22 @@ impl Schedule {
             .buffers
             .iter()
             .map(|b| {
-                let always = b.what.is_persistent() || (b.lasting && self.segments > 1);
-                let (first, last) = if always { (0, last_place) } else { (usize::MAX, 0) };
-                crate::arena::Lifetime { bytes: b.bytes(), first, last }
+                let (first, last) = if b.what.is_persistent() { (0, last_place) } else { (usize::MAX, 0) };
+                let bytes = if b.in_file() { 0 } else { b.bytes() };
+                crate::arena::Lifetime { bytes, first, last }
             })
             .collect();
         for step in self.distinct_steps() {
+            let pass = self.passes.iter().find(|p| p.contains(&step.place));
             for access in &step.accesses {
                 let life = &mut lifetimes[access.buffer.0];
-                life.first = life.first.min(step.place);
-                life.last = life.last.max(step.place);
+                let lasts = self.segments > 1 && self.buffer(access.buffer).lasting;
+                let (first, last) = match pass {
+                    Some(pass) if lasts => (pass.start, pass.end - 1),
+                    _ => (step.place, step.place),
+                };
+                life.first = life.first.min(first);
+                life.last = life.last.max(last);
             }
         }
         for life in &mut lifetimes {

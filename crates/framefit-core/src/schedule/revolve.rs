@@ -95,9 +95,23 @@ fn reverse(start: Start, end: usize, mut free: Vec<usize>, turns: &mut Vec<Turn>
     reverse(start, middle, free, turns);
 }
 
-/// Passes through segments that reversing takes, apart from the one before each backward.
+/// Passes through segments that reversing takes, apart from the one before each backward: r·n − β(c + 1, r − 1)
+/// for c restorable states and the least r that covers n segments.
 pub fn advances(segments: usize, slots: usize) -> u64 {
-    revolve(segments, slots).iter().filter(|t| matches!(t, Turn::Advance(_))).count() as u64
+    if segments <= 1 {
+        return 0;
+    }
+    let (n, restorable) = (segments as u64, slots + 1);
+    let most = most_passes(segments, slots);
+    (most as u64 * n).saturating_sub(beta(restorable + 1, most - 1))
+}
+
+/// How often a segment is passed through at most, apart from the pass before its backward.
+pub fn most_passes(segments: usize, slots: usize) -> usize {
+    if slots == 0 {
+        return segments.saturating_sub(1);
+    }
+    (0..).find(|&r| beta(slots + 1, r) >= segments as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -125,7 +139,10 @@ mod tests {
         let mut known = std::collections::HashMap::new();
         for n in 1..=60 {
             for slots in 0..=8 {
-                assert_eq!(advances(n, slots), least(n, slots, &mut known), "{n} segments, {slots} slots");
+                let turns = revolve(n, slots);
+                let counted = turns.iter().filter(|t| matches!(t, Turn::Advance(_))).count() as u64;
+                assert_eq!(counted, least(n, slots, &mut known), "{n} segments, {slots} slots");
+                assert_eq!(counted, advances(n, slots), "{n} segments, {slots} slots");
             }
         }
     }

@@ -28,9 +28,11 @@ pub struct ConvForwardArgs<'a, E> {
     pub w: &'a [E],
     /// \[K\].
     pub bias: Option<&'a [E]>,
-    /// Whether y = max(0, ·).
+    /// Whether y = max(0, ·), of all that is added up.
     pub relu: bool,
-    /// y: \[y.lo..y.hi, N, H', W', K\], overwritten.
+    /// Whether y starts from what it holds instead of zero.
+    pub accumulate: bool,
+    /// y: \[y.lo..y.hi, N, H', W', K\].
     pub y: &'a mut [E],
     /// At least as long as the row's `scratch` says; its contents are free.
     pub scratch: &'a mut [E],
@@ -68,7 +70,7 @@ pub struct ConvWeightGradientArgs<'a, E> {
 }
 
 kernel_row! {
-    /// y = relu?(conv(x, w) + bias).
+    /// y = relu?(y? + conv(x, w) + bias).
     ConvForward, ConvShape, ConvForwardArgs
 }
 kernel_row! {

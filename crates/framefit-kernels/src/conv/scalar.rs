@@ -31,6 +31,9 @@ pub(super) fn forward<E: Real>(shape: &ConvShape, args: ConvForwardArgs<'_, E>, 
         for (ow, y) in y_row.chunks_exact_mut(s.out_channels).enumerate() {
             for (k, y) in y.iter_mut().enumerate() {
                 let mut sum = args.bias.map_or(E::ZERO, |bias| bias[k]);
+                if args.accumulate {
+                    sum += *y;
+                }
                 for_taps(s, |tap, jt, jh, jw| {
                     let (Some(it), Some(ih), Some(iw)) = (
                         reads(ot, jt, s.stride.t, s.padding.t, s.dilation.t, s.input.t),

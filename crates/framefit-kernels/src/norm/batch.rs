@@ -16,6 +16,8 @@ pub struct ScaleShiftArgs<'a, E> {
     pub scale: &'a [E],
     /// b: \[C\]; zero when absent.
     pub shift: Option<&'a [E]>,
+    /// Whether the ReLU is applied to the result; `accumulate` must then be false.
+    pub relu: bool,
     /// Whether the result is added to y instead of overwriting it.
     pub accumulate: bool,
     /// y: \[rows, C\].
@@ -46,14 +48,8 @@ pub struct BatchNormInputGradientArgs<'a, E> {
     pub x: &'a [E],
     /// dy: \[rows, C\].
     pub dy: &'a [E],
-    /// γ: \[C\]; 1 when absent.
-    pub gamma: Option<&'a [E]>,
-    /// \[C\].
-    pub mean: &'a [E],
-    /// \[C\].
-    pub inv_std: &'a [E],
-    /// \[2, C\]: the means of dy and of dy · x̂ over all that the statistics were taken of.
-    pub dy_means: &'a [E],
+    /// a, b, d: \[3, C\], as [`GradientMeans::coefficients`] makes them.
+    pub coefficients: &'a [E],
     /// Whether the gradient is added to dx instead of overwriting it.
     pub accumulate: bool,
     /// dx: \[rows, C\].
@@ -61,7 +57,7 @@ pub struct BatchNormInputGradientArgs<'a, E> {
 }
 
 kernel_row! {
-    /// y (+)= x · a\[c\] + b\[c\].
+    /// y (+)= relu?(x · a\[c\] + b\[c\]).
     ///
     /// With a = γ · inv_std and b = β − mean · a it is BatchNorm; with the same a, without b, and dy for x, its
     /// gradient by the input where the statistics are frozen.
@@ -72,8 +68,30 @@ kernel_row! {
     BatchNormSums, ChannelShape, BatchNormSumsArgs
 }
 kernel_row! {
-    /// dx (+)= γ · inv_std · (dy − mean(dy) − x̂ · mean(dy · x̂)), where the statistics are the batch's.
+    /// dx (+)= a\[c\] · dy + b\[c\] + d\[c\] · x, where the statistics are those of x.
     BatchNormInputGradient, ChannelShape, BatchNormInputGradientArgs
+}
+
+/// Means over all that a mean and an inv_std were taken of: what the gradient by the input is made with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GradientMeans {
+    /// Of x.
+    pub mean: f64,
+    /// 1/√(variance + eps) of x.
+    pub inv_std: f64,
+    /// Of γ · dy.
+    pub dy: f64,
+    /// Of γ · dy · x̂.
+    pub product: f64,
+}
+
+impl GradientMeans {
+    /// a, b, d of a channel with this γ, so that a · dy + b + d · x is
+    /// inv_std · (γ · dy − mean(γ · dy) − x̂ · mean(γ · dy · x̂)).
+    pub fn coefficients(&self, gamma: f64) -> [f64; 3] {
+        let d = -self.inv_std * self.inv_std * self.product;
+        [gamma * self.inv_std, -self.inv_std * self.dy - d * self.mean, d]
+    }
 }
 
 /// Elements of one task, about.
@@ -83,26 +101,34 @@ fn chunk(s: &ChannelShape) -> usize {
     (CHUNK / s.channels.max(1)).max(1) * s.channels
 }
 
-/// y (+)= a · x + b over whole rows.
+/// What becomes of a · x + b.
+#[derive(Clone, Copy)]
+struct Then {
+    relu: bool,
+    accumulate: bool,
+}
+
+/// y (+)= relu?(a · x + b) over whole rows.
 #[inline(always)]
-fn scale_shift_body<E: Real>(p: &Pattern<E, 2>, x: Option<&[E]>, accumulate: bool, y: &mut [E]) {
+fn scale_shift_body<E: Real>(p: &Pattern<E, 2>, x: Option<&[E]>, then: Then, y: &mut [E]) {
+    let rectified = |v: E| if then.relu && v < E::ZERO { E::ZERO } else { v };
     let [scale, shift] = &p.values;
     for part in p.parts(y.len()) {
         let y = &mut y[part.clone()];
         match x {
             None => {
                 for ((y, a), b) in y.iter_mut().zip(scale).zip(shift) {
-                    *y = *y * *a + *b;
+                    *y = rectified(*y * *a + *b);
                 }
             }
-            Some(x) if accumulate => {
+            Some(x) if then.accumulate => {
                 for (((y, x), a), b) in y.iter_mut().zip(&x[part]).zip(scale).zip(shift) {
                     *y += *x * *a + *b;
                 }
             }
             Some(x) => {
                 for (((y, x), a), b) in y.iter_mut().zip(&x[part]).zip(scale).zip(shift) {
-                    *y = *x * *a + *b;
+                    *y = rectified(*x * *a + *b);
                 }
             }
         }
@@ -113,14 +139,16 @@ fn scale_shift<E: Real>(
     s: &ChannelShape,
     args: ScaleShiftArgs<'_, E>,
     pool: &Pool,
-    body: impl Fn(&Pattern<E, 2>, Option<&[E]>, bool, &mut [E]) + Sync,
+    body: impl Fn(&Pattern<E, 2>, Option<&[E]>, Then, &mut [E]) + Sync,
 ) {
     assert!(args.x.is_none_or(|x| x.len() == s.len()), "x: {s:?}");
     assert!(args.x.is_some() || !args.accumulate, "y cannot hold x and be added to");
+    assert!(!(args.relu && args.accumulate), "the ReLU of what is added to y is not that of the sum");
     assert_eq!(args.scale.len(), s.channels, "scale: {s:?}");
     assert!(args.shift.is_none_or(|shift| shift.len() == s.channels), "shift: {s:?}");
     assert_eq!(args.y.len(), s.len(), "y: {s:?}");
     let chunk = chunk(s);
+    let then = Then { relu: args.relu, accumulate: args.accumulate };
     pool.chunks(args.y, chunk, &|task, y| {
         let x = args.x.map(|x| &x[task.index * chunk..][..y.len()]);
         for first in Pattern::<E, 2>::runs(s.channels) {
@@ -130,7 +158,7 @@ fn scale_shift<E: Real>(
                     shift[..channels.len()].copy_from_slice(&b[channels]);
                 }
             });
-            body(&pattern, x, args.accumulate, y);
+            body(&pattern, x, then, y);
         }
     });
 }
@@ -198,17 +226,17 @@ fn batch_norm_sums<E: Real>(
     }
 }
 
-/// The numbers of a channel: γ · inv_std, mean(dy), mean, inv_std · mean(dy · x̂).
+/// The numbers of a channel: a, b, d.
 #[inline(always)]
-fn input_gradient_body<E: Real>(p: &Pattern<E, 4>, x: &[E], dy: &[E], accumulate: bool, dx: &mut [E]) {
+fn input_gradient_body<E: Real>(p: &Pattern<E, 3>, x: &[E], dy: &[E], accumulate: bool, dx: &mut [E]) {
     for part in p.parts(dx.len()) {
         let n = part.len();
         let (x, dy, dx) = (&x[part.clone()], &dy[part.clone()], &mut dx[part]);
-        let [factor, dy_mean, mean, slope] = &p.values;
-        let (factor, dy_mean, mean, slope) = (&factor[..n], &dy_mean[..n], &mean[..n], &slope[..n]);
+        let [a, b, d] = &p.values;
+        let (a, b, d) = (&a[..n], &b[..n], &d[..n]);
         for i in 0..n {
-            let d = factor[i] * ((dy[i] - dy_mean[i]) - (x[i] - mean[i]) * slope[i]);
-            dx[i] = if accumulate { dx[i] + d } else { d };
+            let gradient = a[i] * dy[i] + (b[i] + d[i] * x[i]);
+            dx[i] = if accumulate { dx[i] + gradient } else { gradient };
         }
     }
 }
@@ -217,26 +245,20 @@ fn input_gradient<E: Real>(
     s: &ChannelShape,
     args: BatchNormInputGradientArgs<'_, E>,
     pool: &Pool,
-    body: impl Fn(&Pattern<E, 4>, &[E], &[E], bool, &mut [E]) + Sync,
+    body: impl Fn(&Pattern<E, 3>, &[E], &[E], bool, &mut [E]) + Sync,
 ) {
     assert_eq!(args.x.len(), s.len(), "x: {s:?}");
     assert_eq!(args.dy.len(), s.len(), "dy: {s:?}");
-    assert!(args.gamma.is_none_or(|gamma| gamma.len() == s.channels), "gamma: {s:?}");
-    assert_eq!(args.mean.len(), s.channels, "mean: {s:?}");
-    assert_eq!(args.inv_std.len(), s.channels, "inv_std: {s:?}");
-    assert_eq!(args.dy_means.len(), 2 * s.channels, "dy_means: {s:?}");
+    assert_eq!(args.coefficients.len(), 3 * s.channels, "coefficients: {s:?}");
     assert_eq!(args.dx.len(), s.len(), "dx: {s:?}");
     let (x, dy) = (args.x, args.dy);
     let chunk = chunk(s);
     pool.chunks(args.dx, chunk, &|task, dx| {
         let range = task.index * chunk..task.index * chunk + dx.len();
-        for first in Pattern::<E, 4>::runs(s.channels) {
-            let pattern = Pattern::new(s.channels, first, |channels, [factor, dy_mean, mean, slope]| {
-                for (i, c) in channels.enumerate() {
-                    factor[i] = args.inv_std[c] * args.gamma.map_or(E::ONE, |gamma| gamma[c]);
-                    dy_mean[i] = args.dy_means[c];
-                    mean[i] = args.mean[c];
-                    slope[i] = args.inv_std[c] * args.dy_means[s.channels + c];
+        for first in Pattern::<E, 3>::runs(s.channels) {
+            let pattern = Pattern::new(s.channels, first, |channels, numbers| {
+                for (numbers, of_all) in numbers.iter_mut().zip(args.coefficients.chunks_exact(s.channels)) {
+                    numbers[..channels.len()].copy_from_slice(&of_all[channels.clone()]);
                 }
             });
             body(&pattern, &x[range.clone()], &dy[range.clone()], args.accumulate, dx);
@@ -247,7 +269,7 @@ fn input_gradient<E: Real>(
 compiled_tables! {
     SCALE_SHIFT_F32, SCALE_SHIFT_F64: ScaleShift, scratch: no_scratch,
     names: ["scale_shift_f32__avx512", "scale_shift_f32__avx2", "scale_shift_f32__scalar", "scale_shift_f64__scalar"],
-    scale_shift(scale_shift_body: (p: &Pattern<f32, 2>, x: Option<&[f32]>, accumulate: bool, y: &mut [f32]))
+    scale_shift(scale_shift_body: (p: &Pattern<f32, 2>, x: Option<&[f32]>, then: Then, y: &mut [f32]))
 }
 
 compiled_tables! {
@@ -259,5 +281,5 @@ compiled_tables! {
 compiled_tables! {
     INPUT_GRADIENT_F32, INPUT_GRADIENT_F64: BatchNormInputGradient, scratch: no_scratch,
     names: ["batch_norm_input_gradient_f32__avx512", "batch_norm_input_gradient_f32__avx2", "batch_norm_input_gradient_f32__scalar", "batch_norm_input_gradient_f64__scalar"],
-    input_gradient(input_gradient_body: (p: &Pattern<f32, 4>, x: &[f32], dy: &[f32], accumulate: bool, dx: &mut [f32]))
+    input_gradient(input_gradient_body: (p: &Pattern<f32, 3>, x: &[f32], dy: &[f32], accumulate: bool, dx: &mut [f32]))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::columns::{LANES, period, sums};
+use super::statistics::statistics;
 use crate::channels::Pattern;
 use crate::real::Real;
 use crate::shared::SharedMut;
@@ -102,69 +102,6 @@ kernel_row! {
     /// y = x̂ · γ\[c\] + β\[c\], x̂ being normalised with the mean and the variance (of the population) of each item's
     /// group. As PyTorch's `GroupNorm` and `LayerNorm`.
     GroupNormForward, NormShape, GroupNormForwardArgs
-}
-
-/// The sum of all lanes, in order.
-#[inline(always)]
-pub(super) fn total<E: Real>(lanes: [E; LANES]) -> E {
-    let mut lanes = lanes;
-    let mut half = LANES / 2;
-    while half > 0 {
-        for j in 0..half {
-            lanes[j] += lanes[j + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
-}
-
-/// Mean and inv_std of one group whose elements `x` lie together.
-#[inline(always)]
-fn together<E: Real>(x: &[E], eps: f64) -> (E, E) {
-    let count = E::from_f64(x.len() as f64);
-    let [sum] = sums(x, x, LANES, 0, |_, x, _| [x]);
-    let mean = total(sum) / count;
-    let [plain, squared] = sums(x, x, LANES, 0, |_, x, _| [x - mean, (x - mean) * (x - mean)]);
-    let (plain, squared) = (total(plain) / count, total(squared) / count);
-    (mean + plain, E::ONE / (squared - plain * plain + E::from_f64(eps)).sqrt())
-}
-
-/// Mean and inv_std of each group of one item.
-#[inline(always)]
-fn statistics<E: Real>(s: &NormShape, x: &[E], eps: f64, mean: &mut [E], inv_std: &mut [E]) {
-    if s.groups == 1 || s.positions == 1 {
-        let groups = x.chunks_exact(x.len() / s.groups);
-        for ((x, mean), inv_std) in groups.zip(mean).zip(inv_std) {
-            (*mean, *inv_std) = together(x, eps);
-        }
-        return;
-    }
-    let (channels, size, width) = (s.channels, s.group_channels(), period(s.channels));
-    let count = E::from_f64((s.positions * size) as f64);
-    mean.fill(E::ZERO);
-    inv_std.fill(E::ZERO);
-    for first in (0..width).step_by(LANES) {
-        let [sum] = sums(x, x, width, first, |_, x, _| [x]);
-        for (j, sum) in sum.into_iter().enumerate() {
-            mean[(first + j) % channels / size] += sum;
-        }
-    }
-    for mean in mean.iter_mut() {
-        *mean /= count;
-    }
-    for first in (0..width).step_by(LANES) {
-        let mut around = [E::ZERO; LANES];
-        for (j, around) in around.iter_mut().enumerate() {
-            *around = mean[(first + j) % channels / size];
-        }
-        let [squared] = sums(x, x, width, first, |j, x, _| [(x - around[j]) * (x - around[j])]);
-        for (j, squared) in squared.into_iter().enumerate() {
-            inv_std[(first + j) % channels / size] += squared;
-        }
-    }
-    for inv_std in inv_std {
-        *inv_std = E::ONE / (*inv_std / count + E::from_f64(eps)).sqrt();
-    }
 }
 
 /// y of one group whose elements lie together, each with its own γ and β.

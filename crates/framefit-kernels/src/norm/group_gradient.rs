@@ -1,7 +1,8 @@
 //! The gradients of GroupNorm and its special cases.
 
 use super::columns::{LANES, period, sums, task_rows};
-use super::group::{NormShape, total};
+use super::group::NormShape;
+use super::statistics::total;
 use crate::channels::{PATTERN, Pattern};
 use crate::real::Real;
 use crate::shared::SharedMut;
@@ -40,10 +41,10 @@ pub struct GroupNormWeightGradientArgs<'a, E> {
     pub mean: &'a [E],
     /// \[I, G\], of the forward.
     pub inv_std: &'a [E],
-    /// dγ: \[C\]; Σ dy · x̂ is added.
-    pub dgamma: &'a mut [E],
-    /// dβ: \[C\]; Σ dy is added.
-    pub dbeta: &'a mut [E],
+    /// dγ: \[C\]; Σ dy · x̂ is added. Absent where there is no γ.
+    pub dgamma: Option<&'a mut [E]>,
+    /// dβ: \[C\]; Σ dy is added. Absent where there is no β.
+    pub dbeta: Option<&'a mut [E]>,
     /// At least as long as the row's `scratch` says; its contents are free.
     pub scratch: &'a mut [E],
 }
@@ -356,8 +357,8 @@ fn weight_gradient<E: Real>(
     assert_eq!(args.dy.len(), s.len(), "dy: {s:?}");
     assert_eq!(args.mean.len(), s.statistics_len(), "mean: {s:?}");
     assert_eq!(args.inv_std.len(), s.statistics_len(), "inv_std: {s:?}");
-    assert_eq!(args.dgamma.len(), s.channels, "dgamma: {s:?}");
-    assert_eq!(args.dbeta.len(), s.channels, "dbeta: {s:?}");
+    assert!(args.dgamma.as_ref().is_none_or(|dgamma| dgamma.len() == s.channels), "dgamma: {s:?}");
+    assert!(args.dbeta.as_ref().is_none_or(|dbeta| dbeta.len() == s.channels), "dbeta: {s:?}");
     if s.is_empty() {
         return;
     }
@@ -386,10 +387,12 @@ fn weight_gradient<E: Real>(
         };
         body(s, of, first, dbeta, dgamma);
     });
-    for part in args.scratch[..weight_scratch(s, 1)].chunks_exact(2 * channels) {
-        let (dbeta, dgamma) = part.split_at(channels);
-        for (to, from) in args.dbeta.iter_mut().zip(dbeta).chain(args.dgamma.iter_mut().zip(dgamma)) {
-            *to += *from;
+    for (sums, first) in [(args.dbeta, 0), (args.dgamma, channels)] {
+        let Some(sums) = sums else { continue };
+        for part in args.scratch[..weight_scratch(s, 1)].chunks_exact(2 * channels) {
+            for (sum, part) in sums.iter_mut().zip(&part[first..]) {
+                *sum += *part;
+            }
         }
     }
 }

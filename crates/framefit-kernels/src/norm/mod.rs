@@ -8,9 +8,11 @@ mod columns;
 mod group;
 mod group_gradient;
 mod moments;
+mod statistics;
 
 pub use batch::{
-    BatchNormInputGradient, BatchNormInputGradientArgs, BatchNormSums, BatchNormSumsArgs, ScaleShift, ScaleShiftArgs,
+    BatchNormInputGradient, BatchNormInputGradientArgs, BatchNormSums, BatchNormSumsArgs, GradientMeans, ScaleShift,
+    ScaleShiftArgs,
 };
 pub(crate) use batch::{
     INPUT_GRADIENT_F32 as BATCH_INPUT_GRADIENT_F32, INPUT_GRADIENT_F64 as BATCH_INPUT_GRADIENT_F64, SCALE_SHIFT_F32,
@@ -27,6 +29,8 @@ pub(crate) use group_gradient::{
 };
 pub use moments::{ChannelMoments, ChannelMomentsArgs, merge_moments, normalizers};
 pub(crate) use moments::{MOMENTS_F32, MOMENTS_F64};
+pub use statistics::{GroupNormStatistics, GroupNormStatisticsArgs};
+pub(crate) use statistics::{STATISTICS_F32 as GROUP_STATISTICS_F32, STATISTICS_F64 as GROUP_STATISTICS_F64};
 
 /// Rows (of frames, clips and positions) of channels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -93,7 +93,7 @@ fn missized_linear(graph: &Graph, message: &Message) -> Vec<Reading> {
         let Op::Linear(linear) = &node.op else { continue };
         let row = linear.out_features as u64 * 4;
         let features = (requested.bytes.0 + row / 2) / row;
-        let receives = graph.shape(node.input).per_clip() as u64;
+        let receives = graph.shape(node.input()).per_clip() as u64;
         if requested.bytes < TELLING || features <= receives || !requested.is(features * row) {
             continue;
         }
@@ -148,7 +148,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::super::read;
     use super::*;
-    use framefit_core::ops::{Conv3d, Flatten, Linear, MaxPool3d, Relu};
+    use framefit_core::ops::{Conv3d, Flatten, Linear, LinearLayout, MaxPool3d, Relu};
     use framefit_core::{Dims3, GraphBuilder, Origin, Shape};
 
     fn flattened() -> Graph {
@@ -159,9 +159,14 @@ mod tests {
             b.layer(&format!("relu{n}"), Op::Relu(Relu), &at).unwrap();
             b.layer(&format!("pool{n}"), Op::MaxPool3d(MaxPool3d::tiles(Dims3::cube(2))), &at).unwrap();
         }
-        b.layer("flatten", Op::Flatten(Flatten), &at).unwrap();
+        b.layer("flatten", Op::Flatten(Flatten::clip(Order::PyTorch)), &at).unwrap();
         let in_features = b.shape().per_clip();
-        b.layer("fc1", Op::Linear(Linear { in_features, out_features: 512, bias: true }), &at).unwrap();
+        b.layer(
+            "fc1",
+            Op::Linear(Linear { in_features, out_features: 512, bias: true, layout: LinearLayout::PyTorch }),
+            &at,
+        )
+        .unwrap();
         b.finish().unwrap()
     }
 

@@ -3,19 +3,28 @@
 //! Invariant: once a schedule has been run, running it again allocates nothing; every tensor and all scratch
 //! lie in the arena, and the plan says where.
 
+mod filed;
 mod kernels;
-mod norm;
-mod recurrent;
+mod ops;
+#[doc(hidden)]
+pub mod probe;
 mod run;
+mod stream;
 
+use filed::Filed;
+pub use filed::FiledError;
 pub use kernels::Kernels;
+pub use ops::{Loss, LossKind};
+pub use stream::{Made, Stream, StreamFailed};
 
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Placed, Plan, Request, Unsound};
 use framefit_core::schedule::{Kind, ProgramId, Step, What};
-use framefit_core::{DType, Graph, Param, ParamId};
+use framefit_core::{DType, Graph, NodeId, Param, ParamId};
 use framefit_kernels::optimizer::AdamStep;
 use framefit_kernels::{AllocationFailed, Arena, Isa, Pool, Real};
+use std::cell::Cell;
+use std::path::Path;
 use std::sync::Arc;
 
 /// An element type that the engine computes in.
@@ -62,6 +71,9 @@ pub enum EngineError {
         /// The system's answer.
         cause: std::io::Error,
     },
+    /// The file of a plan that keeps values of whole clips there.
+    #[error(transparent)]
+    Filed(#[from] FiledError),
     /// A plan that does not hold: framefit is wrong, not the user.
     #[error(transparent)]
     Unsound(#[from] Unsound),
@@ -90,8 +102,15 @@ pub struct Engine<E: Element> {
     arena: Arena,
     mean: Vec<E>,
     std: Vec<E>,
+    loss: Loss,
+    /// One for each clip of the largest micro-batch.
+    keys: Vec<u64>,
     /// Schedules used so far.
     schedules: Vec<(Key, Arc<Placed>)>,
+    /// For each layer, how many batches its moving statistics have taken in.
+    batches: Vec<Cell<u64>>,
+    /// What plans keep of whole clips outside the arena.
+    filed: Option<Filed>,
 }
 
 /// What a schedule is for.
@@ -153,6 +172,8 @@ pub struct Slots<'a> {
     pub frames: &'a mut [u8],
     /// `[N]` or `[T',N]`, class indices, or [`IGNORED`].
     pub labels: &'a mut [u32],
+    /// `[N]`, what a clip's random zeros depend on: a clip drawn anew needs another key. Training alone reads them.
+    pub keys: &'a mut [u64],
 }
 
 fn nothing_fixed(_: usize) -> Fixed {
@@ -191,7 +212,11 @@ impl<E: Element> Engine<E> {
         let arena = Arena::new(variants.iter().map(|(_, plan)| plan.arena).max().unwrap_or(0))?;
         let convert = |v: &[f64]| v.iter().map(|&x| E::from_f64(x)).collect();
         let (mean, std) = (convert(&normalisation.mean), convert(&normalisation.std));
-        let mut engine = Self { variants, current: 0, kernels, pool, arena, mean, std, schedules: Vec::new() };
+        let keys = vec![0; variants.iter().map(|(_, plan)| plan.micro_batch).max().unwrap_or(0)];
+        let batches = vec![Cell::new(0); first.nodes.len()];
+        let (current, loss, schedules) = (0, Loss::default(), Vec::new());
+        let mut engine =
+            Self { variants, current, kernels, pool, arena, mean, std, loss, keys, schedules, batches, filed: None };
         engine.set_class_weights(None)?;
         Ok(engine)
     }
@@ -240,6 +265,41 @@ impl<E: Element> Engine<E> {
             Some(_) => return Err(EngineError::OtherPlan { what: "another number of classes" }),
         }
         Ok(())
+    }
+
+    /// Makes the file for plans that keep what barriers need of whole clips there, in this folder. Until then, their
+    /// steps fail.
+    ///
+    /// # Errors
+    /// When there is no space.
+    pub fn keep_in(&mut self, folder: &Path) -> Result<(), EngineError> {
+        let of_plan = |plan: &Plan| {
+            let placed = plan.training_step().into_iter().chain([plan.forward_pass()]);
+            placed.map(|p| p.schedule.file_bytes() as u64).max().unwrap_or(0)
+        };
+        let bytes = self.variants.iter().map(|(_, plan)| of_plan(plan)).max().unwrap_or(0);
+        if bytes > 0 && self.filed.as_ref().is_none_or(|filed| filed.bytes() < bytes) {
+            self.filed = Some(Filed::new(folder, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Sets the loss; softmax cross-entropy without smoothing until then.
+    pub fn set_loss(&mut self, loss: Loss) {
+        self.loss = loss;
+    }
+
+    /// How many batches a layer's moving statistics have taken in: PyTorch's `num_batches_tracked`. It tells how
+    /// much the next one weighs where they are the mean of all batches.
+    pub fn batches(&self, layer: NodeId) -> u64 {
+        self.batches.get(layer.0).map_or(0, Cell::get)
+    }
+
+    /// Sets that number, such as to go on from saved statistics.
+    pub fn set_batches(&mut self, layer: NodeId, batches: u64) {
+        if let Some(slot) = self.batches.get_mut(layer.0) {
+            slot.set(batches);
+        }
     }
 
     /// A persistent tensor, in its stored order.
@@ -307,6 +367,7 @@ impl<E: Element> Engine<E> {
             batch: plan.micro_batch,
             training: plan.training_step().is_some(),
             cut: Some(plan.cut),
+            keeping: plan.cut.keeping,
             workspaces: &self.kernels,
             fixed: &nothing_fixed,
         };
@@ -314,7 +375,7 @@ impl<E: Element> Engine<E> {
             Kind::Training => {
                 plan.training(&request, clips)?.ok_or(EngineError::OtherPlan { what: "prediction only" })?
             }
-            Kind::Inference { .. } => plan.inference(&request, clips)?,
+            Kind::Inference { .. } | Kind::Stream => plan.inference(&request, clips)?,
         };
         self.schedules.push((key, placed));
         Ok(self.schedules.len() - 1)
@@ -340,7 +401,9 @@ impl<E: Element> Engine<E> {
     fn slots(&mut self, kind: Kind, clips: usize) -> Result<Slots<'_>, EngineError> {
         let at = self.placed(kind, clips)?;
         let placed = &self.schedules[at].1;
-        run::slots(placed, &mut self.arena).ok_or_else(|| step_error("load"))
+        let keys = self.keys.get_mut(..clips).ok_or_else(|| step_error("load"))?;
+        let (frames, labels) = run::slots(placed, &mut self.arena).ok_or_else(|| step_error("load"))?;
+        Ok(Slots { frames, labels, keys })
     }
 
     /// Clears the gradients: the next micro-batches add to zero.
@@ -349,7 +412,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn begin_step(&mut self) -> Result<(), EngineError> {
         let at = self.placed(Kind::Training, self.plan().micro_batch)?;
-        self.run(at, Phase::Begin, Numbers::default())
+        self.run(at, Phase::Begin)
     }
 
     /// Forward and backward of the clips in the slots. `scale` multiplies every clip's loss in the gradient:
@@ -359,7 +422,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn accumulate(&mut self, clips: usize, scale: f64) -> Result<Outcome<'_, E>, EngineError> {
         let at = self.placed(Kind::Training, clips)?;
-        self.run(at, Phase::Micro, Numbers { scale, ..Numbers::default() })?;
+        self.run(at, Phase::Micro { clips, scale })?;
         self.outcome(at)
     }
 
@@ -369,7 +432,7 @@ impl<E: Element> Engine<E> {
     /// When the plan does not train.
     pub fn update(&mut self, step: AdamStep) -> Result<(), EngineError> {
         let at = self.placed(Kind::Training, self.plan().micro_batch)?;
-        self.run(at, Phase::Update, Numbers { adam: step, ..Numbers::default() })
+        self.run(at, Phase::Update(step))
     }
 
     /// Forward of the clips in the slots, and each clip's loss.
@@ -379,18 +442,23 @@ impl<E: Element> Engine<E> {
     pub fn evaluate(&mut self, clips: usize) -> Result<Outcome<'_, E>, EngineError> {
         let kind = self.inference_kind();
         let at = self.placed(kind, clips)?;
-        self.run(at, Phase::Micro, Numbers::default())?;
+        self.run(at, Phase::Micro { clips, scale: 1.0 })?;
         self.outcome(at)
     }
 
-    fn run(&mut self, at: usize, phase: Phase, numbers: Numbers) -> Result<(), EngineError> {
+    fn run(&mut self, at: usize, phase: Phase) -> Result<(), EngineError> {
         let graph = &self.variants[self.current].0;
         let placed = &self.schedules[at].1;
         let schedule = &placed.schedule;
-        let (once, micro): (&[Step], &[ProgramId]) = match phase {
-            Phase::Begin => (&schedule.begin, &[]),
-            Phase::Micro => (&[], &schedule.micro),
-            Phase::Update => (&schedule.update, &[]),
+        let nothing = Numbers { loss: self.loss, ..Numbers::default() };
+        let (once, micro, numbers): (&[Step], &[ProgramId], Numbers<'_>) = match phase {
+            Phase::Begin => (&schedule.begin, &[], nothing),
+            Phase::Micro { clips, scale } => {
+                let training = self.schedules[at].0.kind == Kind::Training;
+                let keys = self.keys.get(..clips).filter(|_| training);
+                (&[], &schedule.micro, Numbers { scale, keys, ..nothing })
+            }
+            Phase::Update(adam) => (&schedule.update, &[], Numbers { adam, ..nothing }),
         };
         for step in once.iter().chain(micro.iter().flat_map(|id| &schedule.programs[id.0])) {
             let call = run::Call {
@@ -401,8 +469,15 @@ impl<E: Element> Engine<E> {
                 std: &self.std,
                 placed,
                 numbers,
+                batches: &self.batches,
+                filed: self.filed.as_ref(),
             };
-            call.run(step, &mut self.arena).ok_or_else(|| EngineError::Step { step: step.describe(graph) })?;
+            if call.run(step, &mut self.arena).is_none() {
+                return Err(match self.filed.as_ref().and_then(Filed::failure) {
+                    Some(failure) => failure.into(),
+                    None => EngineError::Step { step: step.describe(graph) },
+                });
+            }
         }
         Ok(())
     }
@@ -415,20 +490,23 @@ impl<E: Element> Engine<E> {
 
 enum Phase {
     Begin,
-    Micro,
-    Update,
+    Micro { clips: usize, scale: f64 },
+    Update(AdamStep),
 }
 
-/// The numbers that change from step to step.
+/// What changes from step to step.
 #[derive(Clone, Copy)]
-struct Numbers {
+struct Numbers<'a> {
     scale: f64,
     adam: AdamStep,
+    loss: Loss,
+    /// `[N]`, of the micro-batch; only where training.
+    keys: Option<&'a [u64]>,
 }
 
-impl Default for Numbers {
+impl Default for Numbers<'_> {
     fn default() -> Self {
-        Self { scale: 1.0, adam: AdamStep::DEFAULT }
+        Self { scale: 1.0, adam: AdamStep::DEFAULT, loss: Loss::default(), keys: None }
     }
 }
 

@@ -4,9 +4,10 @@ use crate::engine::{Element, Engine, EngineError, Tensor};
 use crate::random::SplitMix64;
 use framefit_core::graph::Initial;
 use framefit_core::ops::{
-    Conv3d, ConvLstm2d, Dense, Flatten, GateFunction, GlobalAvgPool3d, Linear, MaxPool3d, NormMean, Relu, StateFunction,
+    AdaptivePool3d, BatchNorm, Cell, Conv3d, Dense, Flatten, GlobalAvgPool3d, Linear, LinearLayout, MaxPool3d,
+    Momentum, NormLayout, NormMean, PoolKind, Recurrent, RecurrentLayout, Relu, Statistics, same,
 };
-use framefit_core::{Dims3, Graph, GraphBuilder, Op, Origin, ParamId, Shape, ShapeError};
+use framefit_core::{Dims3, Graph, GraphBuilder, Op, Order, Origin, ParamId, Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -24,15 +25,39 @@ pub enum Family {
     /// ConvLSTM2D, batch normalisation, the mean of each frame, a dense layer: a label per frame.
     #[serde(rename = "convlstm")]
     ConvLstm,
+    /// Convolutions of every frame, an LSTM over their features, a linear layer: a label per frame.
+    CnnLstm,
+}
+
+/// Where `convlstm` normalises with the statistics of the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NormPlace {
+    /// Before the mean of each frame.
+    #[default]
+    Before,
+    /// After it.
+    After,
+    /// Nowhere.
+    None,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 4] = [Family::Cnn3d, Family::Cnn3dSeparable, Family::Cnn3dFlatten, Family::ConvLstm];
+    pub const ALL: [Family; 5] =
+        [Family::Cnn3d, Family::Cnn3dSeparable, Family::Cnn3dFlatten, Family::ConvLstm, Family::CnnLstm];
 
     /// Whether its models have a label per frame.
     pub const fn labels_frames(self) -> bool {
-        matches!(self, Family::ConvLstm)
+        matches!(self, Family::ConvLstm | Family::CnnLstm)
+    }
+
+    /// The order of axes of the framework that its names and definitions are of.
+    pub const fn order(self) -> Order {
+        match self {
+            Family::Cnn3d | Family::Cnn3dSeparable | Family::Cnn3dFlatten | Family::CnnLstm => Order::PyTorch,
+            Family::ConvLstm => Order::Keras,
+        }
     }
 
     /// The name on the command line.
@@ -42,6 +67,7 @@ impl Family {
             Family::Cnn3dSeparable => "cnn3d-separable",
             Family::Cnn3dFlatten => "cnn3d-flatten",
             Family::ConvLstm => "convlstm",
+            Family::CnnLstm => "cnn-lstm",
         }
     }
 }
@@ -54,7 +80,7 @@ impl fmt::Display for Family {
 
 /// A name that no built-in model has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no model '{name}': use cnn3d, cnn3d-separable, cnn3d-flatten or convlstm")]
+#[error("there is no model '{name}': use cnn3d, cnn3d-separable, cnn3d-flatten, convlstm or cnn-lstm")]
 pub struct UnknownFamily {
     /// What was given.
     pub name: String,
@@ -68,8 +94,8 @@ impl FromStr for Family {
     }
 }
 
-/// Everything that a built-in model's shape depends on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Everything that a built-in model depends on besides its weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
     /// Which model.
     pub family: Family,
@@ -79,9 +105,18 @@ pub struct ModelSpec {
     pub filters: usize,
     /// Kernel of every convolution; padded so that odd kernels keep the extents.
     pub kernel: Dims3,
+    /// Step over height and width of the convolution of `convlstm` and those of `cnn-lstm`.
+    #[serde(default = "one")]
+    pub stride: usize,
+    /// Where `convlstm` normalises.
+    #[serde(default)]
+    pub norm: NormPlace,
+    /// The probability with which the states of `convlstm` are dropped before its products.
+    #[serde(default)]
+    pub recurrent_dropout: f64,
     /// Kernel and stride of the max pooling after every convolution.
     pub pool: Dims3,
-    /// Features between the two linear layers.
+    /// Features between the two linear layers, or of the LSTM.
     pub hidden: usize,
     /// T of a clip.
     pub frames: usize,
@@ -103,8 +138,11 @@ impl ModelSpec {
             widths: vec![32, 64],
             filters: 40,
             kernel: Dims3::cube(3),
+            stride: if family == Family::CnnLstm { 2 } else { 1 },
+            norm: NormPlace::Before,
+            recurrent_dropout: 0.0,
             pool: Dims3::cube(2),
-            hidden: 512,
+            hidden: if family == Family::CnnLstm { 64 } else { 512 },
             frames: 1,
             height: 1,
             width: 1,
@@ -125,8 +163,10 @@ impl ModelSpec {
     pub fn build(&self) -> Result<Graph, ShapeError> {
         let at = Origin::BuiltIn;
         let mut b = GraphBuilder::new(self.source());
-        if self.family == Family::ConvLstm {
-            return self.conv_lstm(b, &at);
+        match self.family {
+            Family::ConvLstm => return self.conv_lstm(b, &at),
+            Family::CnnLstm => return self.cnn_lstm(b, &at),
+            Family::Cnn3d | Family::Cnn3dSeparable | Family::Cnn3dFlatten => {}
         }
         for (i, &width) in self.widths.iter().enumerate() {
             let n = i + 1;
@@ -146,37 +186,89 @@ impl ModelSpec {
         if self.family != Family::Cnn3dFlatten {
             b.layer("global_avg_pool", Op::GlobalAvgPool3d(GlobalAvgPool3d), &at)?;
         }
-        b.layer("flatten", Op::Flatten(Flatten), &at)?;
+        b.layer("flatten", Op::Flatten(Flatten { per_frame: false, order: Order::PyTorch }), &at)?;
         let in_features = b.shape().per_clip();
-        b.layer("fc1", Op::Linear(Linear { in_features, out_features: self.hidden, bias: true }), &at)?;
+        b.layer(
+            "fc1",
+            Op::Linear(Linear { in_features, out_features: self.hidden, bias: true, layout: LinearLayout::PyTorch }),
+            &at,
+        )?;
         b.layer("relu_fc1", Op::Relu(Relu), &at)?;
-        let fc2 = Linear { in_features: self.hidden, out_features: self.classes, bias: true };
+        let fc2 =
+            Linear { in_features: self.hidden, out_features: self.classes, bias: true, layout: LinearLayout::PyTorch };
         b.layer("fc2", Op::Linear(fc2), &at)?;
         b.finish()
     }
 }
 
 impl ModelSpec {
+    /// The fewest frames that a clip of this model may have; 1 where frames are not what is wrong with it.
+    pub fn fewest_frames(&self) -> usize {
+        const MOST: usize = 1 << 12;
+        let fits = |frames: &usize| Self { frames: *frames, ..self.clone() }.build().is_ok();
+        (1..=MOST.max(self.frames)).find(fits).unwrap_or(1)
+    }
+
     /// Names and definitions of the Keras model.
     fn conv_lstm(&self, mut b: GraphBuilder, at: &Origin) -> Result<Graph, ShapeError> {
         let kernel = Dims3 { t: 1, ..self.kernel };
-        let lstm = ConvLstm2d {
-            in_channels: self.channels,
-            filters: self.filters,
+        let (h, w) = (same(self.height, kernel.h, self.stride, 1), same(self.width, kernel.w, self.stride, 1));
+        let lstm = Recurrent {
             kernel,
-            stride: Dims3::cube(1),
-            padding: Dims3 { t: 0, h: kernel.h / 2, w: kernel.w / 2 },
-            activation: StateFunction::Tanh,
-            recurrent_activation: GateFunction::Sigmoid,
-            bias: true,
-            unit_forget_bias: true,
+            stride: Dims3 { t: 1, h: self.stride, w: self.stride },
+            padding: Dims3 { t: 0, h: h.0, w: w.0 },
+            padding_end: Dims3 { t: 0, h: h.1, w: w.1 },
+            recurrent_dropout: self.recurrent_dropout,
+            ..Recurrent::features(Cell::Lstm, self.channels, self.filters, RecurrentLayout::KerasConvLstm2d)
         };
-        b.layer("conv_lstm2d", Op::ConvLstm2d(lstm), at)?;
-        b.layer("batch_normalization", Op::NormMean(NormMean { epsilon: 1e-3, momentum: 0.99 }), at)?;
-        let dense = Dense { in_channels: self.filters, units: self.classes, bias: true };
+        b.layer("conv_lstm2d", Op::Recurrent(lstm), at)?;
+        let (epsilon, momentum) = (1e-3, 0.99);
+        match self.norm {
+            NormPlace::Before => b.layer("batch_normalization", Op::NormMean(NormMean { epsilon, momentum }), at)?,
+            NormPlace::After | NormPlace::None => {
+                let mean = AdaptivePool3d { output: [None, Some(1), Some(1)], kind: PoolKind::Average };
+                b.layer("average_pooling3d", Op::AdaptivePool3d(mean), at)?
+            }
+        };
+        if self.norm == NormPlace::After {
+            let norm = BatchNorm {
+                epsilon,
+                momentum: Momentum::Keras(momentum),
+                statistics: Statistics::Batch,
+                scale: true,
+                center: true,
+                trained: true,
+                layout: NormLayout::Keras,
+            };
+            b.layer("batch_normalization", Op::BatchNorm(norm), at)?;
+        }
+        let dense = Dense { in_channels: self.filters, units: self.classes, bias: true, layout: LinearLayout::Keras };
         b.layer("dense", Op::Dense(dense), at)?;
         b.finish()
     }
+
+    /// Names and definitions of a PyTorch module with `conv1`, `conv2`, …, `lstm` and `fc`.
+    fn cnn_lstm(&self, mut b: GraphBuilder, at: &Origin) -> Result<Graph, ShapeError> {
+        let kernel = (self.kernel.h, self.kernel.w);
+        for (i, &width) in self.widths.iter().enumerate() {
+            let (n, channels) = (i + 1, b.shape().channels);
+            let padding = (kernel.0 / 2, kernel.1 / 2);
+            let conv = Conv3d::frames(channels, width, kernel, (self.stride, self.stride), padding);
+            b.layer(&format!("conv{n}"), Op::Conv3d(conv), at)?;
+            b.layer(&format!("relu{n}"), Op::Relu(Relu), at)?;
+        }
+        b.layer("flatten", Op::Flatten(Flatten { per_frame: true, order: Order::PyTorch }), at)?;
+        let layout = RecurrentLayout::PyTorch { layer: 0, reverse: false };
+        let lstm = Recurrent::features(Cell::Lstm, b.shape().per_frame(), self.hidden, layout);
+        b.layer("lstm", Op::Recurrent(lstm), at)?;
+        let fc = Dense { in_channels: self.hidden, units: self.classes, bias: true, layout: LinearLayout::PyTorch };
+        b.layer("fc", Op::Dense(fc), at)?;
+        b.finish()
+    }
+}
+
+const fn one() -> usize {
+    1
 }
 
 /// Fills every parameter as its framework initialises it. The values depend on the seed alone, not on how they
@@ -242,6 +334,9 @@ mod tests {
             widths: vec![32, 64],
             filters: 0,
             kernel: Dims3::cube(3),
+            stride: 1,
+            norm: NormPlace::Before,
+            recurrent_dropout: 0.0,
             pool: Dims3::cube(2),
             hidden: 512,
             frames: 60,
@@ -301,6 +396,12 @@ mod tests {
         assert_eq!(graph.params[0].dims, [3, 1, 3, 3, 3]);
         assert_eq!(graph.params[2].name, "conv1.pointwise.weight");
         assert_eq!(graph.params[2].dims, [32, 3, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_clip_has_as_many_frames_as_the_pooling_leaves_one_of() {
+        assert_eq!(seed_one(Family::Cnn3d).fewest_frames(), 4);
+        assert_eq!(ModelSpec { filters: 2, ..seed_one(Family::ConvLstm) }.fewest_frames(), 1);
     }
 
     #[test]

@@ -2,15 +2,17 @@
 
 use super::TrainError;
 use crate::data::DataMemory;
-use crate::engine::Kernels;
+use crate::engine::{Kernels, StreamFailed};
 use crate::models::ModelSpec;
 use crate::weights::BLOCK;
 use framefit_core::ledger::Fixed;
 use framefit_core::plan::{Plan, Request};
-use framefit_core::schedule::Cut;
+use framefit_core::schedule::{Cut, Cutting, Keeping, needs_whole_clip};
+use framefit_core::stream::{StreamPlan, period};
 use framefit_core::{Bytes, DType, Graph};
 use framefit_kernels::resident::{resident_bytes, return_free_memory};
 use framefit_kernels::threads::WORKER_STACK;
+use std::path::PathBuf;
 
 /// What a run may use. It changes how long a run takes, not what it computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +25,8 @@ pub struct Resources {
     pub ahead: usize,
     /// How clips are cut into segments; the plan chooses where it is not said.
     pub cut: Option<Cut>,
+    /// The folder of a file for what barriers need of whole clips; in memory where there is none.
+    pub barrier_folder: Option<PathBuf>,
 }
 
 /// Resident bytes that a program of this kind grows by between planning and its first step, apart from what the
@@ -40,6 +44,7 @@ pub fn fixed_bytes(resources: &Resources, data: Option<&DataMemory>) -> Fixed {
         saving: Bytes(2 * BLOCK as u64),
         schedule: Bytes(0),
         data_pipeline: Bytes(data.map_or(0, DataMemory::total)),
+        more_lengths: 0,
     }
 }
 
@@ -90,16 +95,28 @@ pub fn plan(wanted: &Wanted<'_>, resources: &Resources, fixed: &Fixed) -> Result
     lengths.push(wanted.model.frames);
     lengths.sort_unstable_by(|a, b| b.cmp(a));
     lengths.dedup();
-    let of = |_: usize| fixed.clone();
+    let more_lengths = lengths.len() - 1;
+    let source = wanted.model.source().per_clip() as u64;
+    let of = |micro_batch: usize| {
+        // Decoded on demand, a clip that goes to its place among others is held once more.
+        let held = if resources.ahead == 0 && micro_batch > 1 { source } else { 0 };
+        Fixed { data_pipeline: Bytes(fixed.data_pipeline.0 + held), more_lengths, ..fixed.clone() }
+    };
+    let keeping = if resources.barrier_folder.is_some() { Keeping::File } else { Keeping::Memory };
     let mut plans: Vec<(Graph, Plan)> = Vec::new();
     for frames in lengths {
         let graph = ModelSpec { frames, ..wanted.model.clone() }.build()?;
+        let truncated = resources.cut.is_some_and(|cut| cut.cutting == Cutting::Truncated);
+        if let Some(layer) = needs_whole_clip(&graph).filter(|_| truncated) {
+            return Err(TrainError::Truncated { layer: graph.node(layer).name.clone() });
+        }
         let request = Request {
             graph: &graph,
             dtype: DType::F32,
             batch: wanted.batch,
             training: wanted.training,
             cut: resources.cut,
+            keeping,
             workspaces: &resources.kernels,
             fixed: &of,
         };
@@ -113,4 +130,37 @@ pub fn plan(wanted: &Wanted<'_>, resources: &Resources, fixed: &Fixed) -> Result
     // What was tried and thrown away must not stay resident beside the plan.
     return_free_memory();
     Ok(Plans(plans))
+}
+
+/// Frames of a stream's segment, where memory allows.
+const STREAM_SEGMENT: usize = 16;
+
+/// The plan of a stream through a model with a label per frame: segments as long as memory allows, up to 16 frames or
+/// those that were asked for.
+///
+/// # Errors
+/// When a layer needs the whole clip, or not even a frame at a time fits the budget.
+pub fn plan_stream(model: &ModelSpec, resources: &Resources, fixed: &Fixed) -> Result<StreamPlan, TrainError> {
+    let graph = model.build()?;
+    let of = |_: usize| fixed.clone();
+    let request = Request {
+        graph: &graph,
+        dtype: DType::F32,
+        batch: 1,
+        training: false,
+        cut: None,
+        keeping: Keeping::Memory,
+        workspaces: &resources.kernels,
+        fixed: &of,
+    };
+    let unit = period(&graph);
+    let mut segment = resources.cut.map_or((STREAM_SEGMENT / unit).max(1) * unit, |cut| cut.segment);
+    loop {
+        let plan = StreamPlan::new(&request, segment).map_err(StreamFailed::from)?;
+        let Some(budget) = resources.memory.filter(|&budget| plan.ledger.peak > budget) else { return Ok(plan) };
+        if segment <= unit || resources.cut.is_some() {
+            return Err(plan.no_fit(budget).into());
+        }
+        segment = (segment / unit / 2).max(1) * unit;
+    }
 }

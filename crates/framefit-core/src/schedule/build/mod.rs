@@ -28,6 +28,9 @@ pub enum Kind {
         /// Whether gradients and moments lie beside the weights.
         trained: bool,
     },
+    /// Forward of one segment after the other, each with its own frames in and its own outputs out: a program for
+    /// each, and no more than a segment is ever held.
+    Stream,
 }
 
 /// Which of a layer's kernels.
@@ -41,6 +44,10 @@ pub enum Pass {
     WeightGradient,
     /// Gradients of a recurrent layer's gates and of the state before.
     State,
+    /// Statistics that a layer normalises with.
+    Moments,
+    /// Sums that the gradient of a normalised value is made with.
+    Sums,
 }
 
 /// A kernel call as far as its scratch depends on it.
@@ -62,6 +69,8 @@ pub struct KernelRequest<'a> {
     pub made: Window,
     /// The type of activations and weights.
     pub dtype: DType,
+    /// Whether the call is one of training.
+    pub training: bool,
 }
 
 /// Says what kernels need besides their arguments; the engine that runs the schedule answers.
@@ -77,6 +86,7 @@ pub fn build(graph: &Graph, kind: Kind, clips: usize, cut: Cut, dtype: DType, wo
     match kind {
         Kind::Training => builder.training(cut.checkpoints),
         Kind::Inference { .. } => builder.inference(),
+        Kind::Stream => builder.stream(),
     }
     builder.schedule
 }
@@ -84,7 +94,7 @@ pub fn build(graph: &Graph, kind: Kind, clips: usize, cut: Cut, dtype: DType, wo
 /// How a segment is gone through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Going {
-    /// Only what later segments need.
+    /// Only what later segments and stages need.
     Passing,
     /// What backward needs, and backward.
     Reversing,
@@ -92,14 +102,24 @@ enum Going {
     Predicting,
 }
 
+/// One way through one segment of a stage.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Turning {
+    stage: usize,
+    segment: usize,
+    going: Going,
+    /// Whether no turn through this segment of this stage came before.
+    first: bool,
+}
+
 /// What a program is made for: equal keys have equal steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Load,
     Report,
-    Segment { going: Going, segment: usize, first: bool },
-    Keep { segment: usize, slot: usize },
-    Restore { segment: usize, slot: Option<usize> },
+    Segment(Turning),
+    Keep { stage: usize, segment: usize, slot: usize },
+    Restore { stage: usize, segment: usize, slot: Option<usize> },
 }
 
 struct Builder<'a> {
@@ -108,41 +128,58 @@ struct Builder<'a> {
     dtype: DType,
     workspaces: &'a dyn Workspaces,
     segments: Segments,
-    /// For each value, whether a parameter comes before it.
+    /// For each value, whether a trained parameter comes before it.
     trained: Vec<bool>,
     found: HashMap<What, BufferId>,
     known: HashMap<Key, ProgramId>,
     /// Steps of the program at hand.
     steps: Vec<Step>,
+    /// Where the program at hand has its places.
+    places: Places,
+    /// For each root, whether the program at hand has written its gradient.
+    written: Vec<bool>,
     schedule: Schedule,
 }
 
-/// Places of steps: the same step of any two segments has the same place.
+/// Places of steps: the same step of any two segments in the same pass through a stage has the same place.
 #[derive(Clone, Copy)]
 struct Places {
     nodes: usize,
+    /// The place before the first of the pass.
+    base: usize,
 }
 
 impl Places {
     const BEGIN: usize = 0;
     const LOAD: usize = 1;
-    const STATES: usize = 2;
-    const CARRY: usize = 3;
-    const FORWARD: usize = 4;
+    const PASSES: usize = 2;
 
+    fn of_pass(nodes: usize, pass: usize) -> Self {
+        let span = Self { nodes, base: 0 }.span();
+        Self { nodes, base: Self::PASSES + pass * span }
+    }
+
+    fn states(self) -> usize {
+        self.base
+    }
+
+    fn carry(self) -> usize {
+        self.base + 1
+    }
+
+    /// Forward of a segment that is passed through, in three steps per node.
     fn passing(self, node: usize) -> usize {
-        Self::FORWARD + 1 + node
+        self.base + 2 + 3 * node
     }
 
     /// After the last forward step of a segment that is passed through.
     fn carry_out(self) -> usize {
-        Self::FORWARD + 1 + self.nodes
+        self.passing(self.nodes)
     }
 
-    /// Forward of a segment to be reversed, or to predict from, in two steps per node; the whole values' forward
-    /// comes after it.
+    /// Forward of a segment to be reversed, or to predict from, in three steps per node.
     fn forward(self, node: usize) -> usize {
-        self.carry_out() + 2 + 2 * node
+        self.carry_out() + 2 + 3 * node
     }
 
     fn loss(self) -> usize {
@@ -154,8 +191,14 @@ impl Places {
         self.loss() + 1 + (self.nodes - 1 - node) * 5 + step as usize
     }
 
-    fn end(self) -> usize {
-        self.loss() + 2 + self.nodes * 5
+    /// What is handed over when all else is done.
+    fn last(self) -> usize {
+        self.loss() + 1 + self.nodes * 5
+    }
+
+    /// Number of places of a pass.
+    fn span(self) -> usize {
+        self.last() + 2 - self.base
     }
 }
 
@@ -164,7 +207,7 @@ impl Places {
 enum Backward {
     /// What later segments hand over.
     In,
-    /// The gradient of a recurrent layer's gates, of a ReLU's input.
+    /// The gradient of a recurrent layer's gates, of an activation's input, the sums of a normalised gradient.
     Inner,
     /// The gradients of parameters.
     Weights,
@@ -178,9 +221,17 @@ impl<'a> Builder<'a> {
     fn new(graph: &'a Graph, kind: Kind, clips: usize, cut: Cut, dtype: DType, workspaces: &'a dyn Workspaces) -> Self {
         let mut trained = vec![false; graph.values.len()];
         for node in &graph.nodes {
-            trained[node.output.0] = trained[node.input.0] || !node.params.is_empty();
+            let own = node.params.iter().any(|&p| graph.param(p).trained);
+            trained[node.output.0] = own || node.inputs.iter().any(|v| trained[v.0]);
         }
-        let segments = Segments::new(graph, cut);
+        let segments = Segments::new(graph, cut, kind, cut.keeping);
+        let nodes = graph.nodes.len();
+        let passes = match kind {
+            Kind::Training => 2 * segments.stages - 1,
+            Kind::Inference { .. } | Kind::Stream => segments.stages,
+        };
+        let span = Places::of_pass(nodes, 0).span();
+        let of_pass = |pass: usize| Places::of_pass(nodes, pass).base;
         let schedule = Schedule {
             clips,
             segments: segments.count,
@@ -189,46 +240,99 @@ impl<'a> Builder<'a> {
             programs: Vec::new(),
             micro: Vec::new(),
             update: Vec::new(),
+            passes: (0..passes).map(|pass| of_pass(pass)..of_pass(pass) + span).collect(),
         };
-        let (found, known, steps) = (HashMap::new(), HashMap::new(), Vec::new());
-        Self { graph, kind, dtype, workspaces, segments, trained, found, known, steps, schedule }
+        Self {
+            graph,
+            kind,
+            dtype,
+            workspaces,
+            trained,
+            found: HashMap::new(),
+            known: HashMap::new(),
+            steps: Vec::new(),
+            places: Places::of_pass(nodes, 0),
+            written: vec![false; graph.values.len()],
+            segments,
+            schedule,
+        }
     }
 
-    fn places(&self) -> Places {
-        Places { nodes: self.graph.nodes.len() }
+    /// The place after all passes.
+    fn end(&self) -> usize {
+        self.schedule.passes.last().map_or(Places::PASSES, |p| p.end)
+    }
+
+    /// The pass in which a segment of a stage is gone through.
+    fn pass(&self, stage: usize, going: Going) -> usize {
+        let last = self.segments.stages - 1;
+        match (self.kind, going) {
+            (Kind::Inference { .. } | Kind::Stream, _) => stage,
+            (Kind::Training, Going::Passing) if stage < last => stage,
+            (Kind::Training, _) => 2 * last - stage,
+        }
     }
 
     fn training(&mut self, checkpoints: usize) {
         self.program(Key::Load);
-        let mut visited = vec![false; self.segments.count];
-        for turn in revolve(self.segments.count, checkpoints) {
-            match turn {
-                Turn::Advance(segment) => {
-                    let first = !std::mem::replace(&mut visited[segment], true);
-                    self.program(Key::Segment { going: Going::Passing, segment, first });
+        let (stages, count) = (self.segments.stages, self.segments.count);
+        let turn = |stage, segment, going, first| Key::Segment(Turning { stage, segment, going, first });
+        if self.segments.alone {
+            (0..count).for_each(|segment| self.program(turn(0, segment, Going::Reversing, true)));
+        } else {
+            for stage in 0..stages - 1 {
+                for segment in 0..count {
+                    self.places = Places::of_pass(self.graph.nodes.len(), stage);
+                    self.program(turn(stage, segment, Going::Passing, true));
                 }
-                Turn::Reverse(segment) => {
-                    let first = !std::mem::replace(&mut visited[segment], true);
-                    self.program(Key::Segment { going: Going::Reversing, segment, first });
-                }
-                Turn::Keep { segment, slot } => self.program(Key::Keep { segment, slot }),
-                Turn::Restore { segment, slot } => self.program(Key::Restore { segment, slot }),
+            }
+            for stage in (0..stages).rev() {
+                self.reverse_stage(stage, checkpoints);
             }
         }
         self.program(Key::Report);
         self.optimizer();
     }
 
+    fn reverse_stage(&mut self, stage: usize, checkpoints: usize) {
+        self.places = Places::of_pass(self.graph.nodes.len(), self.pass(stage, Going::Reversing));
+        let mut visited = vec![stage + 1 < self.segments.stages; self.segments.count];
+        for turn in revolve(self.segments.count, checkpoints) {
+            let key = match turn {
+                Turn::Advance(segment) | Turn::Reverse(segment) => {
+                    let first = !std::mem::replace(&mut visited[segment], true);
+                    let going = if matches!(turn, Turn::Advance(_)) { Going::Passing } else { Going::Reversing };
+                    Key::Segment(Turning { stage, segment, going, first })
+                }
+                Turn::Keep { segment, slot } => Key::Keep { stage, segment, slot },
+                Turn::Restore { segment, slot } => Key::Restore { stage, segment, slot },
+            };
+            self.program(key);
+        }
+    }
+
     fn inference(&mut self) {
         self.program(Key::Load);
-        self.program(Key::Restore { segment: 0, slot: None });
-        for segment in 0..self.segments.count {
-            self.program(Key::Segment { going: Going::Predicting, segment, first: true });
+        for stage in 0..self.segments.stages {
+            self.places = Places::of_pass(self.graph.nodes.len(), stage);
+            self.program(Key::Restore { stage, segment: 0, slot: None });
+            for segment in 0..self.segments.count {
+                let going = Going::Predicting;
+                self.program(Key::Segment(Turning { stage, segment, going, first: true }));
+            }
         }
         self.program(Key::Report);
     }
 
-    /// Appends a program to the micro-batch, making it if there is none with this key.
+    fn stream(&mut self) {
+        for segment in 0..self.segments.count {
+            let going = Going::Predicting;
+            self.program(Key::Segment(Turning { stage: 0, segment, going, first: true }));
+        }
+    }
+
+    /// Appends a program to the micro-batch, making it if there is none with this key. The first pass through a
+    /// stage and its reversal have places of their own.
     fn program(&mut self, key: Key) {
         if let Some(&id) = self.known.get(&key) {
             self.schedule.micro.push(id);
@@ -237,9 +341,9 @@ impl<'a> Builder<'a> {
         match key {
             Key::Load => self.load(),
             Key::Report => self.report(),
-            Key::Segment { going, segment, first } => self.segment(going, segment, first),
-            Key::Keep { segment, slot } => self.move_states(segment, Some(slot), true),
-            Key::Restore { segment, slot } => self.move_states(segment, slot, false),
+            Key::Segment(turning) => self.segment(turning),
+            Key::Keep { stage, segment, slot } => self.move_states(stage, segment, Some(slot), true),
+            Key::Restore { stage, segment, slot } => self.move_states(stage, segment, slot, false),
         }
         let id = ProgramId(self.schedule.programs.len());
         self.schedule.programs.push(std::mem::take(&mut self.steps));
@@ -297,52 +401,65 @@ impl<'a> Builder<'a> {
     fn slices(&self, param: ParamId) -> usize {
         let node = self.graph.node(self.graph.param(param).node);
         match node.op {
-            Op::Linear(_) if node.params.first() == Some(&param) => self.graph.shape(node.input).dims.t,
+            Op::Linear(_) if node.params.first() == Some(&param) => self.graph.shape(node.input()).dims.t,
             _ => 1,
         }
     }
 
-    /// The buffer that holds a value, or its gradient, in a segment; and the frame that lies first in it.
-    fn value(&mut self, value: ValueId, gradient: bool, going: Going, segment: usize) -> (BufferId, usize) {
+    /// The buffer that holds a value in a segment; and the frame that lies first in it.
+    fn value(&mut self, value: ValueId, turning: Turning) -> (BufferId, usize) {
         let root = self.segments.root[value.0];
-        let shape = *self.graph.shape(root);
-        let whole = self.segments.lasts(root);
-        let what = match (gradient, going) {
-            (true, _) => What::ValueGradient(root),
-            (false, Going::Passing) if !whole => What::Passing(root),
-            (false, _) => What::Value(root),
+        let lasting = self.segments.lasts(root);
+        let what = match turning.going {
+            Going::Passing if !lasting => What::Passing(root),
+            Going::Passing | Going::Reversing | Going::Predicting => What::Value(root),
         };
         let frames = self.segments.most_present(root);
-        let frame = shape.per_frame() * self.schedule.clips;
-        let buffer = self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting: whole });
-        (buffer, self.segments.present(root, segment).lo)
+        let frame = self.graph.shape(root).per_frame() * self.schedule.clips;
+        let buffer = self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting });
+        (buffer, self.segments.present(root, turning.stage, turning.segment).lo)
+    }
+
+    /// The buffer that holds a value's gradient in a segment; and the frame that lies first in it.
+    fn gradient(&mut self, value: ValueId, segment: usize) -> (BufferId, usize) {
+        let root = self.segments.root[value.0];
+        let lasting = self.segments.gradient_lasts(root);
+        let frames = self.segments.most_gradient_present(root);
+        let frame = self.graph.shape(root).per_frame() * self.schedule.clips;
+        let what = What::ValueGradient(root);
+        let buffer = self.buffer(Buffer { what, dtype: self.dtype, frames, frame, lasting });
+        (buffer, self.segments.gradient_present(root, segment).lo)
+    }
+
+    /// The buffer of decoded frames: of the whole clip, or of a segment where no more is ever held.
+    fn frames(&mut self) -> BufferId {
+        let source = *self.graph.shape(Graph::SOURCE);
+        let frames = match self.kind {
+            Kind::Stream => self.segments.most_present(Graph::SOURCE),
+            Kind::Training | Kind::Inference { .. } => source.dims.t,
+        };
+        let frame = source.per_frame() * self.schedule.clips;
+        self.buffer(Buffer { what: What::Frames, dtype: DType::U8, frames, frame, lasting: true })
     }
 
     fn load(&mut self) {
-        let source = *self.graph.shape(Graph::SOURCE);
-        let clips = self.schedule.clips;
-        let frames = self.buffer(Buffer {
-            what: What::Frames,
-            dtype: DType::U8,
-            frames: source.dims.t,
-            frame: source.per_frame() * clips,
-            lasting: true,
-        });
+        let frames = self.frames();
         let labels = self.per_label(What::Labels, DType::U32);
         let accesses = vec![self.all(Role::Frames, frames, Mode::Write), self.all(Role::Labels, labels, Mode::Write)];
         self.step(Places::LOAD, Action::Load, None, accesses);
     }
 
     fn report(&mut self) {
-        let last = self.segments.count - 1;
-        let (logits, _) = self.value(self.graph.output, false, Going::Predicting, last);
+        let stage = self.segments.stages - 1;
+        let turning = Turning { stage, segment: self.segments.count - 1, going: Going::Predicting, first: true };
+        let (logits, _) = self.value(self.graph.output, turning);
         let mut accesses = vec![self.all(Role::Input, logits, Mode::Read)];
         for (role, what) in [(Role::Losses, What::Losses), (Role::LossWeights, What::LossWeights)] {
             if let Some(&buffer) = self.found.get(&what) {
                 accesses.push(self.all(role, buffer, Mode::Read));
             }
         }
-        self.step(self.places().end(), Action::Report, None, accesses);
+        self.step(self.end(), Action::Report, None, accesses);
     }
 
     /// A buffer with an element for each label: per clip, or per frame of the output.
@@ -351,46 +468,72 @@ impl<'a> Builder<'a> {
         self.buffer(Buffer { what, dtype, frames, frame, lasting: true })
     }
 
-    fn segment(&mut self, going: Going, segment: usize, first: bool) {
-        let last = segment + 1 == self.segments.count;
-        let places = self.places();
-        let needed = self.needed(going, segment, first);
-        self.carry_in(going, segment, &needed);
+    fn segment(&mut self, turning: Turning) {
+        let Turning { stage, segment, going, first } = turning;
+        let needed = self.needed(turning);
+        self.carry_in(turning, &needed);
         for id in self.graph.node_ids() {
-            if needed[self.graph.node(id).output.0] {
-                self.forward(id, going, segment);
+            let node = self.graph.node(id);
+            if first && self.gives_moments(id, stage) {
+                self.moments(id, turning);
+            }
+            if needed[node.output.0] && self.segments.home(self.graph, id) == stage {
+                self.forward(id, turning);
             }
         }
+        self.store(turning);
         match going {
-            Going::Passing => self.carry_out(segment),
+            Going::Passing => self.carry_out(turning),
             Going::Predicting => {
-                self.loss(segment);
-                self.carry_out(segment);
+                match self.kind {
+                    Kind::Stream => self.hand_out(turning),
+                    Kind::Training | Kind::Inference { .. } => self.loss(turning),
+                }
+                self.carry_out(turning);
             }
             Going::Reversing => {
-                self.loss(segment);
-                let mut begun = vec![false; self.graph.values.len()];
-                for id in self.graph.node_ids().rev() {
-                    let node = self.graph.node(id);
-                    let root = self.segments.root[node.input.0];
-                    if !self.segments.in_place[id.0] && !std::mem::replace(&mut begun[root.0], true) {
-                        self.gradient_in(root, segment, self.places().backward(id.0, Backward::In));
-                    }
-                    if last || !self.segments.whole[self.graph.node(id).input.0] {
-                        self.backward(id, segment);
-                    }
+                self.loss(turning);
+                self.reverse(stage, segment);
+                if self.segments.alone {
+                    self.carry_out(turning);
+                } else {
+                    self.store_gradients(stage, segment);
+                    self.gradients_out(stage, segment);
                 }
-                self.gradients_out(segment, places.end() - 1);
             }
         }
     }
 
-    fn reader(&self, value: ValueId) -> Option<&Op> {
-        self.graph.nodes.iter().find(|n| n.input == value).map(|n| &n.op)
+    /// Backward through all nodes of a segment.
+    fn reverse(&mut self, stage: usize, segment: usize) {
+        let last = segment + 1 == self.segments.count;
+        let mut begun = vec![false; self.graph.values.len()];
+        self.written = vec![false; self.graph.values.len()];
+        for id in self.graph.node_ids().rev() {
+            let node = self.graph.node(id);
+            let between = self.segments.stands_between(self.graph, id);
+            let here = self.segments.home(self.graph, id) == stage;
+            let to_input = between && self.segments.stage_of(node.input()) == stage;
+            let late = self.segments.whole[node.output.0] && !self.segments.sums(id);
+            if !(here || to_input) || (late && !last) {
+                continue;
+            }
+            for (at, &input) in node.inputs.iter().enumerate() {
+                let root = self.segments.root[input.0];
+                let shared = self.segments.shared[id.0] == Some(at);
+                if shared || (between && !to_input) || std::mem::replace(&mut begun[root.0], true) {
+                    continue;
+                }
+                self.gradient_in(root, stage, segment, self.places.backward(id.0, Backward::In));
+            }
+            self.backward(id, stage, segment);
+        }
     }
 
-    fn maker(&self, value: ValueId) -> Option<NodeId> {
-        self.graph.values[value.0].made_by
+    /// The only layer that reads a value.
+    fn reader(&self, value: ValueId) -> Option<NodeId> {
+        let mut readers = self.graph.node_ids().filter(|&n| self.graph.node(n).inputs.contains(&value));
+        readers.next().filter(|_| readers.next().is_none())
     }
 
     /// Frames that a node makes in a segment: of what is made of the whole clip, all that there is.
@@ -405,34 +548,25 @@ impl<'a> Builder<'a> {
     /// Which part of the clip a node sums up in this segment.
     fn part(&self, id: NodeId, segment: usize) -> Part {
         let node = self.graph.node(id);
-        if !node.op.sums_over_time() || self.segments.whole[node.input.0] {
+        if !self.segments.sums(id) {
             return Part::WHOLE;
         }
-        let made = |s| self.segments.made(node.input, s);
-        let total = self.graph.shape(node.input).dims.t;
-        Part { first: made(segment).lo == 0, last: made(segment).hi == total }
+        self.part_of(node.input(), segment)
+    }
+
+    /// Whether the clip's first and last frames of a value are among those that a segment makes.
+    fn part_of(&self, value: ValueId, segment: usize) -> Part {
+        let made = self.segments.made(value, segment);
+        let total = self.graph.shape(value).dims.t;
+        Part { first: made.lo == 0 && !made.is_empty(), last: made.hi == total && !made.is_empty() }
     }
 
     fn param_accesses(&self, id: NodeId, gradients: bool, read: Window) -> Vec<Access> {
         let node = self.graph.node(id);
-        let all: &[(Role, Role)] = match node.op {
-            Op::ConvLstm2d(_) => &[
-                (Role::Weight, Role::WeightGradient),
-                (Role::RecurrentWeight, Role::RecurrentWeightGradient),
-                (Role::Bias, Role::BiasGradient),
-            ],
-            Op::Conv3d(_)
-            | Op::MaxPool3d(_)
-            | Op::GlobalAvgPool3d(_)
-            | Op::Relu(_)
-            | Op::Flatten(_)
-            | Op::Linear(_)
-            | Op::Dense(_)
-            | Op::NormMean(_) => &[(Role::Weight, Role::WeightGradient), (Role::Bias, Role::BiasGradient)],
-        };
+        let all = roles(&node.op);
         let mode = if gradients { Mode::Update } else { Mode::Read };
         let mut accesses = Vec::new();
-        for (&param, &(weight, gradient)) in node.params.iter().zip(all) {
+        for (&param, (weight, gradient)) in node.params.iter().zip(all) {
             let what = if gradients { What::Gradient(param) } else { What::Weight(param) };
             if let Some(&buffer) = self.found.get(&what) {
                 let whole = self.all(if gradients { gradient } else { weight }, buffer, mode);
@@ -449,11 +583,12 @@ impl<'a> Builder<'a> {
             op: &node.op,
             pass,
             clips: self.schedule.clips,
-            input: self.graph.shape(node.input),
+            input: self.graph.shape(node.input()),
             output: self.graph.shape(node.output),
             read,
             made,
             dtype: self.dtype,
+            training: self.kind == Kind::Training,
         });
         if bytes == 0 {
             return None;
@@ -482,8 +617,46 @@ impl<'a> Builder<'a> {
                 self.all(Role::FirstMoment, first, Mode::Update),
                 self.all(Role::SecondMoment, second, Mode::Update),
             ];
-            let place = self.places().end() + 1;
+            let place = self.end() + 1;
             self.schedule.update.push(Step { action: Action::Update, node, accesses, place });
         }
+    }
+}
+
+/// What steps call the parameters of a layer, and their gradients, in the order of [`Op::params`].
+fn roles(op: &Op) -> Vec<(Role, Role)> {
+    const WEIGHT: (Role, Role) = (Role::Weight, Role::WeightGradient);
+    const BIAS: (Role, Role) = (Role::Bias, Role::BiasGradient);
+    // Moving statistics have no gradient: nothing asks for it.
+    const MOVING: [(Role, Role); 2] =
+        [(Role::MovingMean, Role::MovingMean), (Role::MovingVariance, Role::MovingVariance)];
+    match op {
+        Op::Recurrent(_) => vec![
+            WEIGHT,
+            (Role::RecurrentWeight, Role::RecurrentWeightGradient),
+            BIAS,
+            (Role::RecurrentBias, Role::RecurrentBiasGradient),
+        ],
+        Op::BatchNorm(op) => {
+            let own = [(op.scale, WEIGHT), (op.center, BIAS)].into_iter().filter(|(there, _)| *there);
+            own.map(|(_, role)| role).chain(MOVING).collect()
+        }
+        Op::LayerNorm(op) => {
+            [(op.scale, WEIGHT), (op.center, BIAS)].into_iter().filter(|(there, _)| *there).map(|(_, r)| r).collect()
+        }
+        Op::NormMean(_) => [WEIGHT, BIAS].into_iter().chain(MOVING).collect(),
+        Op::Conv3d(_) | Op::Linear(_) | Op::Dense(_) | Op::GroupNorm(_) => vec![WEIGHT, BIAS],
+        Op::MaxPool3d(_)
+        | Op::AvgPool3d(_)
+        | Op::AdaptivePool3d(_)
+        | Op::GlobalAvgPool3d(_)
+        | Op::Relu(_)
+        | Op::Activation(_)
+        | Op::Flatten(_)
+        | Op::Dropout(_)
+        | Op::Add(_)
+        | Op::Concat(_)
+        | Op::Reverse(_)
+        | Op::LastFrame(_) => Vec::new(),
     }
 }

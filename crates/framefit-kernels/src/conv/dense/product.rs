@@ -438,8 +438,12 @@ pub(in crate::conv) fn forward_scratch(isa: Isa, s: &ConvShape, threads: usize) 
 
 pub(in crate::conv) fn forward(isa: Isa, s: &ConvShape, args: ConvForwardArgs<'_, f32>, pool: &Pool) {
     args.check(s, forward_scratch(isa, s, pool.threads()));
-    let io =
-        Io { w: args.w, bias: args.bias, y: args.y, shared: Shared { x: args.x, relu: args.relu, accumulate: false } };
+    let io = Io {
+        w: args.w,
+        bias: args.bias,
+        y: args.y,
+        shared: Shared { x: args.x, relu: args.relu, accumulate: args.accumulate },
+    };
     Product::forward(s).run(super::tiles(isa), io, args.scratch, pool);
 }
 

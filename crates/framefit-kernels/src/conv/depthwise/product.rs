@@ -270,8 +270,12 @@ pub(in crate::conv) fn forward_scratch(isa: Isa, s: &ConvShape, _: usize) -> usi
 pub(in crate::conv) fn forward(isa: Isa, s: &ConvShape, args: ConvForwardArgs<'_, f32>, pool: &Pool) {
     assert!(super::handles(s), "{s:?}");
     args.check(s, forward_scratch(isa, s, pool.threads()));
-    let io =
-        Io { w: args.w, bias: args.bias, y: args.y, shared: Shared { x: args.x, relu: args.relu, accumulate: false } };
+    let io = Io {
+        w: args.w,
+        bias: args.bias,
+        y: args.y,
+        shared: Shared { x: args.x, relu: args.relu, accumulate: args.accumulate },
+    };
     Product::forward(isa, s).run(&body::of(isa), io, args.scratch, pool);
 }
 
