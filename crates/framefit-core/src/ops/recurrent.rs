@@ -161,14 +161,6 @@ impl Recurrent {
         }
     }
 
-    /// Whether the product of every frame's state before is kept for the backward: gK per position.
-    pub fn has_hidden_gates(&self) -> bool {
-        match self.cell {
-            Cell::GruResetAfter => true,
-            Cell::Lstm | Cell::GruResetBefore => false,
-        }
-    }
-
     /// Numbers per unit and position that are kept for the backward besides gates, h and c: the product with h of
     /// a GRU that resets after it, r∘h of one that resets before.
     pub fn hidden_per_unit(&self) -> usize {
